@@ -1,9 +1,11 @@
 """Norms of Dask arrays on a cluster of two processes, also where one of them is killed."""
 
 import os
+import runpy
 import signal
 import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,3 +159,12 @@ def test_moments_are_merged_once(monkeypatch):
     x = dask_array.ones((64, 4), chunks=(2, 4))
     numnorm.batch_norm(x).compute(scheduler="synchronous")
     assert calls == [16, 17]  # the second begins with the result of the first
+
+
+@pytest.mark.full
+def test_gallery(capsys):
+    pytest.importorskip("zarr")
+    page = Path(__file__).parents[2] / "docs" / "gallery" / "dask_cluster.py"
+    same = runpy.run_path(str(page))["main"](rows=20_000)
+    assert len(same) == 4 and all(same.values())
+    assert capsys.readouterr().out.count("killed after") == 2

@@ -181,7 +181,8 @@ def run_on_cluster(norm, path, output, *, kill=False):
 def test_larger_than_the_memory_of_all_workers(source, norm, of_parts, kill):
     output = source.parent / "y.zarr"
     try:
-        _, peaks = run_on_cluster(norm, source, output, kill=kill)
+        seconds, peaks = run_on_cluster(norm, source, output, kill=kill)
+        print(f"{seconds:.1f} s, at most {max(peaks) / 1e6:.0f} MB in a process")
         assert max(peaks) < LIMIT
         for y, (same, right) in zip(parts(output), of_parts(source), strict=True):
             np.testing.assert_array_equal(y, same)
