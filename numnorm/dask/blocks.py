@@ -43,13 +43,9 @@ def each_block(
     **options
         Arguments of the function that are the same for all blocks.
     """
-    known = {
-        "dtype": dtype,
-        "chunks": chunks,
-        "meta": np.empty((0,) * len(chunks), dtype),
-        "token": f"numnorm-{function.__name__.strip('_')}",  # the name of the tasks
-    }
-    return x.map_blocks(_serial, *others, function=function, options=options, **known)
+    meta = np.empty((0,) * len(chunks), dtype)
+    known = {"dtype": dtype, "chunks": chunks, "meta": meta}
+    return x.map_blocks(numnorm_block, *others, function=function, options=options, **known)
 
 
 def each_object(function: Callable[..., Any], x: Any, *others: Any, **options: Any) -> Any:
@@ -102,8 +98,11 @@ def _next(objects: Any, total: Any, fold: Callable[[list[Any]], Any]) -> Any:
     return each_block(_folded, *given, dtype=object, chunks=chunks, fold=fold)
 
 
-def _serial(*blocks: Any, function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """Call a function on one thread: Dask's own threads are the only ones."""
+def numnorm_block(*blocks: Any, function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Call a function on one thread: Dask's own threads are the only ones.
+
+    Tasks are named after this function.
+    """
     with num_threads(1):
         return function(*blocks, **options)
 

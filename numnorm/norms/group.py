@@ -40,7 +40,7 @@ def group_norm(
     x : array_like
         ``(N, ...)`` with a channel axis; float16, bfloat16, float32 or float64. Integers and
         bool become float64. An array that is not C-contiguous with the channels second is
-        copied once.
+        copied once. An array of Dask, in any chunks, gives a lazy result.
     gamma, beta : array_like, optional
         Gain and bias of each channel, of shape ``(C,)``; or with as many axes as x, to broadcast
         against it: ``(N, C, 1)`` is a gain for each sample and channel. Default: 1 and 0.

@@ -50,7 +50,7 @@ def instance_norm(
     x : array_like
         ``(N, ...)`` with a channel axis; float16, bfloat16, float32 or float64. Integers and
         bool become float64. An array that is not C-contiguous with the channels second is
-        copied once.
+        copied once. An array of Dask, in any chunks, gives a lazy result.
     gamma, beta : array_like, optional
         Gain and bias of each channel, of shape ``(C,)``; or with as many axes as x, to broadcast
         against it: ``(N, C, 1)`` is a gain for each sample and channel. Default: 1 and 0.
@@ -59,7 +59,7 @@ def instance_norm(
     running_mean, running_var : array, optional
         Of shape ``(C,)``, both or neither. In training they are updated in place with the averages
         of the samples' means and variances, for arrays of the host; in inference they are required
-        and only read.
+        and only read. For a lazy x they are lazy, too, to be updated.
     training : bool, default True
         Whether to normalize with the statistics of `x`.
     momentum, batches, convention, unbiased

@@ -35,6 +35,7 @@ def rms_norm(
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous with the normalized axes last is copied once.
+        An array of Dask, in any chunks, gives a lazy result.
     gamma : array_like, optional
         Gain, of the shape of the normalized axes of x; or with as many axes as x, to broadcast
         against it: ``(N, 1)`` is a gain for each sample. Default: 1.

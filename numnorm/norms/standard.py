@@ -29,6 +29,7 @@ def standard_normal_variate(
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous with the normalized axes last is copied once.
+        An array of Dask, in any chunks, gives a lazy result.
     axis : int or tuple of int, default -1
         The axes that share their statistics: of spectra in rows, the wavelengths.
     ddof : int, default 0

@@ -41,6 +41,7 @@ def weight_norm(
     v : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous with the normalized axes last is copied once.
+        An array of Dask, in any chunks, gives a lazy result.
     g : array_like, optional
         The lengths, of the shape of v without the normalized axes; or with as many axes as v, to
         broadcast against it, as PyTorch has them. Default: 1.
