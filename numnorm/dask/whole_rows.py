@@ -90,7 +90,7 @@ def backward(
     blocks = as_divided(dy, x.chunks), x, *others, *(p.array for p in given)
     if len(dtypes) == 1:
         return [each_block(_normalized, *blocks, dtype=dtypes[0], chunks=x.chunks, call=call)]
-    objects = each_object(_gradients, *blocks, call=call, ones=parameter is None)
+    objects = each_object(_gradients, *blocks, call=call, gain=parameter is not None)
     dx = take(objects, 0, dtype=dtypes[0], chunks=x.chunks)
     sums = [
         parameter_gradient(objects, member, x.chunks, parameter, rows, dtype)
@@ -161,22 +161,20 @@ def _saved(*blocks: Any, call: Call) -> tuple[Any, ...]:
     return y, *(statistic.reshape(shape) for statistic in statistics)
 
 
-def _gradients(*blocks: Any, call: Call, ones: bool) -> tuple[Any, ...]:
-    """Return dx and float64 sums for the gradients of the parameters."""
+def _gradients(*blocks: Any, call: Call, gain: bool) -> tuple[Any, ...]:
+    """Return dx and the sums for the gradients of the parameters, in float64 if rounding counts."""
     x, own = blocks[1], call.rows.own
-    shape: Shape = x.shape
-    if ones:
-        name = "g" if call.names[0] == "dw" else "gamma"
-        call = call._replace(names=(*call.names, name), places=(*call.places, None))
-        gain = np.ones_like(x, dtype=np.float64, shape=tuple(shape[axis] for axis in own))
-        blocks = *blocks, gain
-    else:
-        gain = blocks[-1]
-        blocks = *blocks[:-1], gain.astype(np.float64)
+    full: Shape = tuple(n if axis in own else 1 for axis, n in enumerate(x.shape))
+    if gain:
+        if call.places[-1] is None:
+            full = blocks[-1].shape
+        blocks = *blocks[:-1], blocks[-1].astype(np.float64)
+    elif x.dtype.itemsize == 2:  # a sum in half precision has few digits, and may overflow
+        name = "g" if "v" in call.names else "gamma"
+        call = call._replace(names=(*call.names, name), places=(*call.places, own))
+        blocks = *blocks, np.ones_like(x, dtype=np.float64, shape=full)
     dx, *sums = _normalized(*blocks, call=call)
-    usual = ones or call.places[-1] is not None
-    full = tuple(n if axis in own else 1 for axis, n in enumerate(shape))
-    return dx, *(total.reshape(full if usual else gain.shape) for total in sums)
+    return dx, *(total.reshape(full).astype(np.float64, copy=False) for total in sums)
 
 
 def _options(call: Call, shape: Shape) -> Mapping[str, Any]:
