@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import numnorm
-from numnorm.commands.apply.arrayfile import Array
 from numnorm.commands.apply.blocks import Box, lengths
+from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.errors import CommandError, one_line
 
 STATISTICS = ("statistics", "save_statistics")

@@ -10,20 +10,20 @@ import math
 import mmap
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.lib import format as npy
 
 from numnorm.commands.apply.blocks import Box, boxes, lengths, steps, whole
+from numnorm.commands.apply.formats.protocol import Array, Layout, Source, check_dtype, check_unused
+from numnorm.commands.apply.journal import Journal
 from numnorm.commands.errors import CommandError, one_line
-from numnorm.commands.wholefile import reserve
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from numnorm.commands.wholefile import appearing, check_file, reserve
 
 SLAB = 64 << 20
 """The largest number of bytes that are mapped at a time."""
@@ -55,6 +55,12 @@ class ArrayFile:
     fortran: bool
     offset: int
     writable: bool = False
+    chunks: ClassVar[None] = None
+
+    def identity(self) -> list[Any]:
+        """Return the size of the file and the time of its last change."""
+        status = os.fstat(self.file.fileno())
+        return [status.st_size, status.st_mtime_ns]
 
     @property
     def nbytes(self) -> int:
@@ -144,6 +150,96 @@ class ArrayFile:
         return np.ndarray(lengths(box), self.dtype, mapped, self.offset + first - start, strides)
 
 
+def place(path: str) -> Path:
+    """Return the file of an array.
+
+    Parameters
+    ----------
+    path : str
+        The path.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
+    return Path(path)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[ArrayFile]:
+    """Open an .npy file, as `open_input`.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+
+    Yields
+    ------
+    ArrayFile
+        The array in it.
+
+    Raises
+    ------
+    CommandError
+        If it cannot be read as an array of numbers.
+    """
+    source = place(path)
+    if not source.exists():
+        raise CommandError(f"the input {source} does not exist")
+    if not source.is_file():
+        raise CommandError(f"the input {source} is not a regular file")
+    with open(source, "rb") as file:
+        yield open_input(file, source)
+
+
+def check_output(path: str, force: bool) -> None:
+    """Raise if no file can be written to `path`.
+
+    Parameters
+    ----------
+    path : str
+        The output.
+    force : bool
+        Whether a file that exists may be replaced.
+
+    Raises
+    ------
+    CommandError
+        If it exists, has another suffix, or is in no directory that is writable.
+    """
+    check_file(Path(path), "output", (".npy", ".zarr", ".h5::/NAME"), force)
+
+
+@contextmanager
+def created(
+    path: str, layout: Layout, request: Mapping[str, Any], resume: bool
+) -> Iterator[tuple[ArrayFile, Journal]]:
+    """Create an .npy file that appears when the block ends without an error.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    layout : Layout
+        What it is like.
+    request : mapping
+        Not used: an .npy file is always begun anew.
+    resume : bool
+        Not used.
+
+    Yields
+    ------
+    tuple of (ArrayFile, Journal)
+        The array in it, and a journal that nothing keeps.
+    """
+    check_unused(path, chunks=layout.chunks, compression=layout.compression)
+    check_unused(path, zarr_format=layout.zarr_format)
+    with appearing(Path(path)) as file:
+        yield create_output(file, Path(path), layout.like, layout.dtype), Journal()
+
+
 def open_input(file: BinaryIO, path: Path) -> ArrayFile:
     """Read the header of an .npy file and check that its data can be normalized.
 
@@ -187,7 +283,7 @@ def open_input(file: BinaryIO, path: Path) -> ArrayFile:
     return array
 
 
-def create_output(file: BinaryIO, path: Path, like: ArrayFile, dtype: np.dtype[Any]) -> ArrayFile:
+def create_output(file: BinaryIO, path: Path, like: Source, dtype: np.dtype[Any]) -> ArrayFile:
     """Write the header of an .npy file and reserve the space for its data.
 
     Parameters
@@ -196,7 +292,7 @@ def create_output(file: BinaryIO, path: Path, like: ArrayFile, dtype: np.dtype[A
         An empty file, open for reading and writing.
     path : Path
         Its name for messages.
-    like : ArrayFile
+    like : Source
         The array whose shape and order the new one has.
     dtype : numpy.dtype
         Its dtype.
@@ -263,10 +359,7 @@ def _check_dtype(dtype: np.dtype[Any], path: Path) -> None:
             f"{path} has dtype {dtype.str}: records cannot be normalized, and .npy files do not "
             "tell bfloat16 from bytes; store it as float32"
         )
-    if dtype.kind not in "biuf" or dtype.itemsize > 8:
-        raise CommandError(
-            f"{path} has dtype {dtype}, expected float16, float32, float64, integers or bool"
-        )
+    check_dtype(dtype, path)
 
 
 def _strides(shape: tuple[int, ...], itemsize: int, fortran: bool) -> tuple[int, ...]:

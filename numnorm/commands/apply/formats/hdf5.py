@@ -1,0 +1,324 @@
+"""Datasets in HDF5 files, as ``FILE::/PATH``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from numnorm.commands.apply.blocks import Box, lengths
+from numnorm.commands.apply.formats.protocol import (
+    Array,
+    Layout,
+    check_dtype,
+    check_unused,
+    without_packing,
+)
+from numnorm.commands.apply.journal import Journal
+from numnorm.commands.errors import CommandError, one_line
+from numnorm.commands.wholefile import appearing, check_writable
+
+_COMPRESSIONS = ("gzip", "lzf", "none")
+
+# Of dimension scales: they point to other datasets.
+_SCALES = {"DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "_Netcdf4Dimid"}
+_SCALES |= {"_Netcdf4Coordinates", "_nc3_strict", "_NCProperties"}
+
+_FILTERS_LEFT_OUT = {h5py.h5z.FILTER_SCALEOFFSET, h5py.h5z.FILTER_NBIT}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset in an open file.
+
+    Parameters
+    ----------
+    data : h5py.Dataset
+        The open dataset.
+    path : str
+        Its name for messages.
+    """
+
+    data: Any
+    path: str
+    fortran = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return tuple(self.data.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its dtype in the file."""
+        return np.dtype(self.data.dtype)
+
+    @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """The lengths of its chunks, if it has any."""
+        chunks = self.data.chunks
+        return None if chunks is None else tuple(chunks)
+
+    def identity(self) -> list[Any]:
+        """Return the size of the file and the time of its last change."""
+        status = place(self.path).stat()
+        return [status.st_size, status.st_mtime_ns]
+
+    def read(self, box: Box) -> Array:
+        """Return the elements in `box`, in the machine's byte order.
+
+        Parameters
+        ----------
+        box : Box
+            What to read.
+
+        Returns
+        -------
+        ndarray
+            A copy.
+        """
+        with _one_line(self.path):
+            return np.require(self.data[box], dtype=self.dtype.newbyteorder("="))
+
+    @contextmanager
+    def written(self, box: Box) -> Iterator[Array]:
+        """Yield an array that is copied to the dataset, in `box`, after the block.
+
+        Parameters
+        ----------
+        box : Box
+            What to write.
+
+        Yields
+        ------
+        ndarray
+            An array of the shape of the box.
+        """
+        values: Array = np.empty(lengths(box), self.dtype)
+        yield values
+        if values.size:
+            with _one_line(self.path):
+                self.data[box] = values
+
+
+def place(path: str) -> Path:
+    """Return the file of a dataset.
+
+    Parameters
+    ----------
+    path : str
+        The path.
+
+    Returns
+    -------
+    Path
+        The part before ``::``.
+    """
+    return Path(path.partition("::")[0])
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Dataset]:
+    """Open a dataset.
+
+    Parameters
+    ----------
+    path : str
+        The file, ``::`` and the path in it.
+
+    Yields
+    ------
+    Dataset
+        The dataset.
+
+    Raises
+    ------
+    CommandError
+        If it cannot be read as an array of numbers.
+    """
+    file, name = place(path), path.partition("::")[2].strip("/")
+    if not file.exists():
+        raise CommandError(f"the input {file} does not exist")
+    with _open(file, "r") as opened_file:
+        with _one_line(path):
+            found = opened_file.get(name or "/")
+        if not isinstance(found, h5py.Dataset):
+            group = found if isinstance(found, h5py.Group) else opened_file
+            names = ", ".join(f"{file}::{dataset}" for dataset in _datasets(group))
+            what = "is a group" if isinstance(found, h5py.Group) else "does not exist"
+            raise CommandError(f"{path} {what}: {names or 'there are no datasets'}")
+        check_dtype(found.dtype, path)
+        if found.shape is None:
+            raise CommandError(f"{path} is empty: it has no shape")
+        yield Dataset(found, path)
+
+
+def check_output(path: str, force: bool) -> None:
+    """Raise if no dataset can be written to `path`.
+
+    Parameters
+    ----------
+    path : str
+        The output.
+    force : bool
+        Whether a dataset that exists may be replaced.
+
+    Raises
+    ------
+    CommandError
+        If it exists, or the file cannot be replaced.
+    """
+    file, name = place(path), path.partition("::")[2].strip("/")
+    check_writable(file)
+    if not name:
+        raise CommandError(f"the output {path} must name a dataset: {file}::/NAME")
+    if not file.exists():
+        return
+    with _open(file, "r") as opened_file, _one_line(path):
+        parts = name.split("/")
+        for number in range(1, len(parts)):
+            above = "/".join(parts[:number])
+            if above in opened_file and not isinstance(opened_file[above], h5py.Group):
+                raise CommandError(f"the output {path} is inside the dataset /{above}")
+        if opened_file.get(name, getlink=True) is None:
+            return
+        if not isinstance(opened_file.get(name), h5py.Dataset):
+            raise CommandError(f"the output {path} is no dataset, and is not replaced")
+        if not force:
+            raise CommandError(f"the output {path} exists: --force replaces it")
+
+
+@contextmanager
+def created(
+    path: str, layout: Layout, request: Mapping[str, Any], resume: bool
+) -> Iterator[tuple[Dataset, Journal]]:
+    """Create a dataset in a copy of the file, which replaces it when the block ends.
+
+    Parameters
+    ----------
+    path : str
+        The file, ``::`` and the path in it.
+    layout : Layout
+        What it is like.
+    request : mapping
+        Not used: a dataset is always begun anew.
+    resume : bool
+        Not used.
+
+    Yields
+    ------
+    tuple of (Dataset, Journal)
+        The dataset, and a journal that nothing keeps.
+    """
+    check_unused(path, zarr_format=layout.zarr_format)
+    file, name = place(path), path.partition("::")[2].strip("/")
+    with appearing(file) as temporary, _unchanged(file):
+        mode = "w"
+        if file.exists():
+            with open(file, "rb") as old:
+                shutil.copyfileobj(old, temporary, 1 << 24)
+            temporary.flush()
+            mode = "r+"
+        # The command has locked the temporary file itself.
+        with _open(temporary.name, mode, locking=False) as new:
+            with _one_line(path):
+                if name in new:
+                    del new[name]
+                data = _create(new, name, layout)
+            yield Dataset(data, path), Journal()
+            with _one_line(path):
+                new.flush()
+
+
+@contextmanager
+def _unchanged(file: Path) -> Iterator[None]:
+    """Keep other programs from writing to a file, if it exists, while the block runs."""
+    if not file.exists():
+        yield
+        return
+    with _open(file, "r"):
+        yield
+
+
+def _create(file: Any, name: str, layout: Layout) -> Any:
+    source = layout.like
+    kept = source.data if isinstance(source, Dataset) else None
+    shape = source.shape
+    options: dict[str, Any] = {}
+    if kept is not None:
+        options = _kept(kept)
+    chunks = layout.chunks or source.chunks
+    if layout.chunks is not None and len(layout.chunks) != len(shape):
+        raise CommandError(f"--chunks must be {len(shape)} lengths, one for each axis of {shape}")
+    if layout.compression is not None:
+        method, level = layout.compression
+        if method not in _COMPRESSIONS:
+            known = ", ".join(_COMPRESSIONS)
+            raise CommandError(f"--compression of HDF5 is one of {known}, got {method}")
+        options.pop("compression_opts", None)
+        options["compression"] = None if method == "none" else method
+        if level is not None:
+            options["compression_opts"] = level
+    if options.get("compression"):
+        chunks = chunks or layout.default_chunks
+    if chunks is not None and 0 not in shape:
+        options["chunks"] = tuple(min(pair) for pair in zip(chunks, shape, strict=True))
+    else:
+        options = {}
+    data = file.create_dataset(name, shape, layout.dtype, track_times=False, **options)
+    if kept is not None:
+        for key, value in without_packing(dict(kept.attrs)).items():
+            if key not in _SCALES:
+                data.attrs[key] = value
+    return data
+
+
+def _kept(data: Any) -> dict[str, Any]:
+    """Return the filters of a dataset that a new one has as well."""
+    options: dict[str, Any] = {"shuffle": data.shuffle, "fletcher32": data.fletcher32}
+    created_with = data.id.get_create_plist()
+    options["compression"] = data.compression
+    if data.compression is not None:
+        options["compression_opts"] = data.compression_opts
+    else:
+        for number in range(created_with.get_nfilters()):
+            code, _, values, _ = created_with.get_filter(number)
+            if code >= h5py.h5z.FILTER_RESERVED:  # a plugin
+                options["compression"], options["compression_opts"] = code, tuple(values)
+    return options
+
+
+def _open(file: Path | str, mode: str, **options: Any) -> Any:
+    try:
+        return h5py.File(file, mode, **options)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else one_line(error)
+        raise CommandError(f"{file} cannot be opened as HDF5: {reason}") from error
+
+
+def _datasets(group: Any) -> list[str]:
+    """Return the paths of the datasets in a group."""
+    found: list[str] = []
+    group.visititems(
+        lambda _, member: found.append(member.name) if isinstance(member, h5py.Dataset) else None
+    )
+    return found
+
+
+@contextmanager
+def _one_line(path: str) -> Iterator[None]:
+    """Raise h5py's errors with the name of the dataset, in one line."""
+    try:
+        yield
+    except (CommandError, MemoryError):
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise CommandError(f"{path}: {reason}") from error
