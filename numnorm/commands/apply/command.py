@@ -201,8 +201,9 @@ def _check_paths(arguments: Namespace) -> None:
             if path is None:
                 continue
             same = target.exists() and path.exists() and os.path.samefile(path, target)
-            # Datasets of one file are told apart below.
-            if same and not ((name, role) == ("output", "input") and "::" in arguments.output):
+            if same and (name, role) == ("output", "input") and module is source:
+                same = module.is_same(arguments.input, arguments.output)
+            if same:
                 raise CommandError(f"the {name} {target} is the {role}: it would be overwritten")
             inner, outer = Path(os.path.realpath(path)), Path(os.path.realpath(target))
             if outer in inner.parents:

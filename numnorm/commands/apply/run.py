@@ -198,7 +198,8 @@ class _Plan:
 def _layout(job: Job, source: Source, arguments: Namespace) -> Layout:
     """Return what the output is to be like."""
     dtype = source.dtype.newbyteorder("=") if source.dtype.kind == "f" else np.dtype(np.float64)
-    chunks = steps(source.shape, job.cuttable(), _CHUNK // dtype.itemsize)
+    most = min(_CHUNK, int((arguments.block_size or BLOCK_SIZE) * 2**20))
+    chunks = steps(source.shape, job.cuttable(), most // dtype.itemsize)
     every = [(axis, 1) for axis in range(len(chunks))]
     default = steps(chunks, every, _LARGEST_CHUNK // dtype.itemsize)
     return Layout(

@@ -1,6 +1,6 @@
 """The formats of arrays that ``apply`` reads and writes, a module each, and which one a path is.
 
-A module has `place`, `opened`, `check_output` and `created`. It is imported when its format is
+A module has `place`, `opened`, `check_output`, `is_same` and `created`. It is imported when its format is
 used: one may not be installed, and importing takes time.
 """
 

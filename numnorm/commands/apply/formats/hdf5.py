@@ -195,6 +195,25 @@ def check_output(path: str, force: bool) -> None:
             raise CommandError(f"the output {path} exists: --force replaces it")
 
 
+def is_same(path: str, other: str) -> bool:
+    """Return whether two paths in a file lead to one dataset.
+
+    Parameters
+    ----------
+    path, other : str
+        The paths of datasets; they name the same file.
+
+    Returns
+    -------
+    bool
+        Also True for links.
+    """
+    first, second = (name.partition("::")[2].strip("/") for name in (path, other))
+    with _open(place(path), "r") as file, _one_line(other):
+        found = file.get(second) if second else None
+        return found is not None and bool(file.get(first or "/") == found)
+
+
 @contextmanager
 def created(
     path: str, layout: Layout, request: Mapping[str, Any], resume: bool
@@ -320,5 +339,5 @@ def _one_line(path: str) -> Iterator[None]:
     except (CommandError, MemoryError):
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        reason = getattr(error, "strerror", None) or one_line(error)
+        reason = getattr(error, "strerror", None) or one_line(error).strip("'")
         raise CommandError(f"{path}: {reason}") from error
