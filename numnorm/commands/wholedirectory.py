@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ _OLD, _LOCK = "old", "lock"
 _PARTIAL = "*.partial"  # what a killed process leaves where it wrote a chunk
 
 _TRIES = 100
+_LOGGER = logging.getLogger("numnorm")
 
 
 @contextmanager
@@ -53,8 +55,8 @@ def appearing_directory(path: Path, resume: bool) -> Iterator[Path]:
         keep = resume
         try:
             _put_back(work, target)
-            if not resume:
-                _clear(work)
+            if not resume and _clear(work):
+                _LOGGER.warning("removed %s, which a killed process left", work)
             yield work
             _settle(work / NEW)
             if target.exists():
@@ -99,11 +101,12 @@ def _locked(work: Path, path: Path) -> Iterator[None]:
     raise CommandError(f"another process is writing {path}")
 
 
-def _clear(work: Path) -> None:
-    """Remove all but the lock."""
-    for entry in work.iterdir():
-        if entry.name != _LOCK:
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+def _clear(work: Path) -> bool:
+    """Remove all but the lock, and tell whether there was something."""
+    entries = [entry for entry in work.iterdir() if entry.name != _LOCK]
+    for entry in entries:
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    return bool(entries)
 
 
 def _remove(work: Path) -> None:

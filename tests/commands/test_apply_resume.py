@@ -127,10 +127,12 @@ def test_a_torn_line_and_torn_chunks_are_written_again(capsys, writes):
     assert y == z
 
 
-def test_without_resume_everything_begins_anew(capsys, writes):
+def test_without_resume_everything_begins_anew(capsys, caplog, writes):
     arguments = ("layer_norm", "x.npy", "y.zarr", *SMALL)
     stop(capsys, writes, 5, *arguments, "--resume")
+    (work,) = temporary()
     assert apply(capsys, *arguments) == (0, "")
+    assert caplog.messages == [f"removed {work.resolve()}, which a killed process left"]
     assert writes.count == 20
     assert sorted(os.listdir()) == ["x.npy", "y.zarr"]
 

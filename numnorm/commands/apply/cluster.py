@@ -153,7 +153,7 @@ def connected(address: str, source: str) -> Iterator[Cluster]:
         client = distributed.Client(address, timeout=_TIMEOUT, set_as_default=False)
     except Exception as error:  # an address that is not valid raises more than ValueError
         raise CommandError(f"the scheduler {address} cannot be reached: {one_line(error)}") from error
-    with client:
+    with client, client.as_current():
         try:
             yield Cluster(client, f"{os.path.realpath(file)}{inside}{name}")
         except (distributed.KilledWorker, distributed.CancelledError, TimeoutError) as error:
