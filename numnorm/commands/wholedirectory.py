@@ -55,7 +55,9 @@ def appearing_directory(path: Path, resume: bool) -> Iterator[Path]:
         keep = resume
         try:
             _put_back(work, target)
-            if not resume and _clear(work):
+            # Without `NEW`, or with the old output still there, the run before had come to its end.
+            ended = (work / _OLD).exists() or not (work / NEW).exists()
+            if (ended or not resume) and _clear(work) and not ended:
                 _LOGGER.warning("removed %s, which a killed process left", work)
             yield work
             _settle(work / NEW)
@@ -102,9 +104,12 @@ def _locked(work: Path, path: Path) -> Iterator[None]:
 
 
 def _clear(work: Path) -> bool:
-    """Remove all but the lock, and tell whether there was something."""
+    """Remove all but the lock, and tell whether there was something.
+
+    Files come first: without them nobody goes on from what is left of the directories.
+    """
     entries = [entry for entry in work.iterdir() if entry.name != _LOCK]
-    for entry in entries:
+    for entry in sorted(entries, key=Path.is_dir):
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     return bool(entries)
 

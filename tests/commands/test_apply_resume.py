@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from array_files import apply, bits, draw, load, save, snapshot
 
 import numnorm
 from numnorm.commands.apply.formats.zarr import ZarrArray
+from numnorm.commands import wholedirectory
 from numnorm.commands.errors import CommandError
 from numnorm.commands.wholedirectory import appearing_directory
 
@@ -283,6 +285,41 @@ def test_resuming_when_nothing_is_left_but_the_rename(capsys, writes, monkeypatc
     writes.count = 0
     assert apply(capsys, *arguments) == (0, "")
     assert writes.count == 0
+    assert bits(load("y.zarr")) == bits(numnorm.layer_norm(X))
+
+
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+@pytest.mark.parametrize("old", [False, True])
+def test_what_is_left_of_a_run_that_ended_is_not_gone_on_from(capsys, monkeypatch, old, resume):
+    """As if the process had died between its last rename and the end of its cleaning."""
+    if old:
+        save("y.zarr", draw((3, 3)))
+    arguments = ("layer_norm", "x.npy", "y.zarr", *SMALL, "--force")
+    with monkeypatch.context() as patch:
+        patch.setattr(wholedirectory, "_remove", lambda work: None)
+        assert apply(capsys, *arguments, "--resume") == (0, "")
+    assert len(temporary()) == 1
+    np.save("x.npy", X + 1)
+    assert apply(capsys, *arguments, *resume) == (0, "")
+    assert bits(load("y.zarr")) == bits(numnorm.layer_norm(X + 1))
+    assert temporary() == []
+
+
+def test_a_run_that_died_while_it_cleaned_is_not_gone_on_from(capsys, writes, monkeypatch):
+    arguments = ("layer_norm", "x.npy", "y.zarr", *SMALL)
+    stop(capsys, writes, 12, *arguments, "--resume")
+    rmtree = shutil.rmtree
+
+    def stopped(path, *words, **options):
+        next(Path(path).rglob("c/0/0/0")).unlink()
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", stopped)
+        with pytest.raises(Stopped):
+            apply(capsys, *arguments)
+    assert shutil.rmtree is rmtree
+    assert apply(capsys, *arguments, "--resume") == (0, "")
     assert bits(load("y.zarr")) == bits(numnorm.layer_norm(X))
 
 

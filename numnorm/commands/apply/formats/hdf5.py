@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -44,10 +46,13 @@ class Dataset:
         The open dataset.
     path : str
         Its name for messages.
+    stream : _Stream, optional
+        The file, if it is written to.
     """
 
     data: Any
     path: str
+    stream: _Stream | None = None
     fortran = False
 
     @property
@@ -106,6 +111,8 @@ class Dataset:
         if values.size:
             with _one_line(self.path):
                 self.data[box] = values
+                assert self.stream is not None
+                self.stream.check()
 
 
 def place(path: str) -> Path:
@@ -146,7 +153,7 @@ def opened(path: str) -> Iterator[Dataset]:
     file, name = place(path), path.partition("::")[2].strip("/")
     if not file.exists():
         raise CommandError(f"the input {file} does not exist")
-    with _open(file, "r") as opened_file:
+    with _open(file) as opened_file:
         with _one_line(path):
             found = opened_file.get(name or "/")
         if not isinstance(found, h5py.Dataset):
@@ -181,7 +188,7 @@ def check_output(path: str, force: bool) -> None:
         raise CommandError(f"the output {path} must name a dataset: {file}::/NAME")
     if not file.exists():
         return
-    with _open(file, "r") as opened_file, _one_line(path):
+    with _open(file) as opened_file, _one_line(path):
         parts = name.split("/")
         for number in range(1, len(parts)):
             above = "/".join(parts[:number])
@@ -209,7 +216,7 @@ def is_same(path: str, other: str) -> bool:
         Also True for links.
     """
     first, second = (name.partition("::")[2].strip("/") for name in (path, other))
-    with _open(place(path), "r") as file, _one_line(other):
+    with _open(place(path)) as file, _one_line(other):
         found = file.get(second) if second else None
         return found is not None and bool(file.get(first or "/") == found)
 
@@ -245,15 +252,54 @@ def created(
                 shutil.copyfileobj(old, temporary, 1 << 24)
             temporary.flush()
             mode = "r+"
-        # The command has locked the temporary file itself.
-        with _open(temporary.name, mode, locking=False) as new:
+        stream = _Stream(temporary.fileno())
+        new = h5py.File(stream, mode)
+        try:
             with _one_line(path):
                 if name in new:
                     del new[name]
                 data = _create(new, name, layout)
-            yield Dataset(data, path), Journal()
-            with _one_line(path):
-                new.flush()
+            yield Dataset(data, path, stream), Journal()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                new.close()
+            raise
+        with _one_line(path):
+            new.close()
+            stream.check()
+
+
+class _Stream(io.FileIO):
+    """An open file that HDF5 writes to; after an error it drops what is written.
+
+    HDF5 writes again at its end what it could not write, and crashes if it cannot.
+    """
+
+    error: BaseException | None = None
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "r+", closefd=False)
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data)
+        try:
+            while left and self.error is None:
+                left = left[super().write(left) :]
+        except BaseException as error:  # a signal as well
+            self.error = error
+        return len(memoryview(data))
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size) if self.error is None else 0
+        except BaseException as error:
+            self.error = error
+            return 0
+
+    def check(self) -> None:
+        """Raise the error, if there was one."""
+        if self.error is not None:
+            raise self.error
 
 
 @contextmanager
@@ -262,7 +308,7 @@ def _unchanged(file: Path) -> Iterator[None]:
     if not file.exists():
         yield
         return
-    with _open(file, "r"):
+    with _open(file):
         yield
 
 
@@ -314,9 +360,9 @@ def _kept(data: Any) -> dict[str, Any]:
     return options
 
 
-def _open(file: Path | str, mode: str, **options: Any) -> Any:
+def _open(file: Path) -> Any:
     try:
-        return h5py.File(file, mode, **options)
+        return h5py.File(file, "r")
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else one_line(error)
         raise CommandError(f"{file} cannot be opened as HDF5: {reason}") from error
@@ -336,7 +382,7 @@ def _one_line(path: str) -> Iterator[None]:
     """Raise h5py's errors with the name of the dataset, in one line."""
     try:
         yield
-    except (CommandError, MemoryError):
+    except MemoryError:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or one_line(error).strip("'")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import numcodecs
 import numpy as np
 import zarr
 from zarr import codecs
+from zarr.core.sync import sync
 
 from numnorm.commands.apply.blocks import Box, lengths
 from numnorm.commands.apply.formats.protocol import (
@@ -105,7 +106,8 @@ class ZarrArray:
             If a chunk cannot be decoded.
         """
         try:
-            values = self.array[box]
+            with _undisturbed():
+                values = self.array[box]
         except (OSError, MemoryError):
             raise
         except Exception as error:  # each codec raises its own
@@ -128,9 +130,12 @@ class ZarrArray:
         """
         values: Array = np.empty(lengths(box), self.dtype)
         yield values
-        # zarr's own threads would go on writing after an interruption. The end of the pool waits.
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(self.array.__setitem__, box, values).result()
+        try:
+            with _undisturbed():
+                self.array[box] = values
+        except OSError as error:
+            error.filename = self.path
+            raise
 
 
 def place(path: str) -> Path:
@@ -334,6 +339,21 @@ def _kept(array: Any, layout: Layout) -> dict[str, Any]:
 def _is_lossless(codec: Any) -> bool:
     name = codec.codec_id if hasattr(codec, "codec_id") else codec.to_dict()["name"]
     return name.removeprefix("numcodecs.") in _LOSSLESS
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """After an error of one chunk, or a signal, wait for the other chunks that zarr works on."""
+    try:
+        yield
+    except BaseException:
+        sync(_others())
+        raise
+
+
+async def _others() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _open(path: str, mode: str) -> Any:
