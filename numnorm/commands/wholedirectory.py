@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +23,7 @@ _OLD, _LOCK = "old", "lock"
 _PARTIAL = "*.partial"  # what a killed process leaves where it wrote a chunk
 
 _TRIES = 100
+_SYNCING = 16  # threads, which wait for the disk
 _LOGGER = logging.getLogger("numnorm")
 
 
@@ -126,11 +128,15 @@ def _settle(directory: Path) -> None:
     """Remove what killed writers left, and let everything reach the disk."""
     for leftover in directory.rglob(_PARTIAL):
         leftover.unlink(missing_ok=True)
-    for file in directory.rglob("*"):
-        # A directory cannot be opened on Windows, and not every file system syncs one.
-        with contextlib.suppress(OSError):
-            number = os.open(file, os.O_RDONLY)
-            try:
-                os.fsync(number)
-            finally:
-                os.close(number)
+    with ThreadPoolExecutor(_SYNCING) as pool:
+        list(pool.map(_sync, directory.rglob("*")))
+
+
+def _sync(path: Path) -> None:
+    # A directory cannot be opened on Windows, and not every file system syncs one.
+    with contextlib.suppress(OSError):
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

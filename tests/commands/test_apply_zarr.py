@@ -365,7 +365,10 @@ def test_places_that_are_refused(capsys, source, target, message):
 OPTIONS = {
     "chunks": (("y.zarr", "--chunks", 3), "--chunks must be 2 lengths"),
     "no chunk": (("y.zarr", "--chunks", 0, 3), "argument --chunks: invalid"),
-    "name": (("y.zarr", "--compression", "lzf"), "--compression of Zarr is none, gzip, zstd, blosc"),
+    "name": (
+        ("y.zarr", "--compression", "lzf"),
+        "--compression of Zarr is none, gzip, zstd, blosc",
+    ),
     "level": (("y.zarr", "--compression", "gzip:77"), "--compression gzip:77"),
     "no level": (("y.zarr", "--compression", "gzip:x"), "argument --compression: invalid"),
     "of npy": (("y.npy", "--chunks", 3, 3), "--chunks is not for y.npy"),

@@ -19,7 +19,7 @@ from numnorm.commands.apply.formats import format_of
 from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.apply.methods import Job
 from numnorm.commands.apply.statistics import block_moments, merged_statistics
-from numnorm.commands.errors import CommandError, one_line
+from numnorm.commands.errors import CommandError, one_line, require
 
 _TIMEOUT = 10
 """Seconds to reach the scheduler."""
@@ -65,7 +65,9 @@ class Cluster:
             The mean and the biased variance.
         """
         task = functools.partial(_moments, self.source, channel_axis)
-        return merged_statistics(channel_axis, _in_order(self._results(task, enumerate(parts))), done)
+        return merged_statistics(
+            channel_axis, _in_order(self._results(task, enumerate(parts))), done
+        )
 
     def normalize(
         self, job: Job, target: Any, parts: Sequence[tuple[int, Box]]
@@ -141,18 +143,15 @@ def connected(address: str, source: str) -> Iterator[Cluster]:
     CommandError
         If it cannot be reached, or is lost.
     """
-    try:
-        import distributed
-    except ImportError as error:
-        raise CommandError(
-            f'distributed cannot be imported ({one_line(error)}): pip install "numnorm[dask]"'
-        ) from error
+    distributed = require("distributed", "dask")
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     file, inside, name = source.partition("::")
     try:
         client = distributed.Client(address, timeout=_TIMEOUT, set_as_default=False)
     except Exception as error:  # an address that is not valid raises more than ValueError
-        raise CommandError(f"the scheduler {address} cannot be reached: {one_line(error)}") from error
+        raise CommandError(
+            f"the scheduler {address} cannot be reached: {one_line(error)}"
+        ) from error
     with client, client.as_current():
         try:
             yield Cluster(client, f"{os.path.realpath(file)}{inside}{name}")
@@ -186,7 +185,7 @@ def _normalize(path: str, directory: str, box: Box, job: Job) -> int:
     from numnorm.commands.apply.formats.zarr import writable
 
     target = writable(Path(directory), directory)
-    with numnorm.num_threads(1), format_of(path).opened(path) as source:
-        with target.written(box) as out:
-            job.normalize(source.read(box), box, out)
+    opened = format_of(path).opened(path)
+    with numnorm.num_threads(1), opened as source, target.written(box) as out:
+        job.normalize(source.read(box), box, out)
     return math.prod(lengths(box))

@@ -100,7 +100,9 @@ def _parser() -> CommandParser:
         metavar="NAME[:LEVEL]",
         help="gzip, zstd, blosc or none for Zarr; gzip, lzf or none for HDF5",
     )
-    given.add_argument("--zarr-format", type=int, choices=(2, 3), help="default: that of INPUT, or 3")
+    given.add_argument(
+        "--zarr-format", type=int, choices=(2, 3), help="default: that of INPUT, or 3"
+    )
     given.add_argument(
         "--resume",
         action="store_true",
@@ -214,7 +216,9 @@ def _check_paths(arguments: Namespace) -> None:
         check_file(arguments.save_statistics, "file of statistics", (".npz",), arguments.force)
     module.check_output(arguments.output, arguments.force)
     if arguments.scheduler is not None and name_of(arguments.output) != "zarr":
-        raise CommandError("--scheduler writes Zarr alone: workers cannot write to one file at once")
+        raise CommandError(
+            "--scheduler writes Zarr alone: workers cannot write to one file at once"
+        )
 
 
 def _request(arguments: Namespace, source: Source) -> dict[str, Any]:

@@ -173,7 +173,10 @@ class _Plan:
         self.limit = self.budget if block_size else max(self.budget, _MOST * 2**20 // self.itemsize)
 
     def steps(self, cut: list[tuple[int, int]], target: Target | None = None) -> list[int]:
-        """Return the lengths of boxes that cut no chunk of the target, nor of the source if it fits."""
+        """Return the lengths of boxes that cut no chunk of the target.
+
+        They cut none of the source either, if that fits.
+        """
         shape = self.source.shape
         cut = sorted(cut, reverse=self.source.fortran)
         finest = math.prod(steps(shape, cut, 1))  # what the norm needs at once

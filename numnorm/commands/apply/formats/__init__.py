@@ -1,7 +1,7 @@
 """The formats of arrays that ``apply`` reads and writes, a module each, and which one a path is.
 
-A module has `place`, `opened`, `check_output`, `is_same` and `created`. It is imported when its format is
-used: one may not be installed, and importing takes time.
+A module has `place`, `opened`, `check_output`, `is_same` and `created`. It is imported when its
+format is used: its library may not be installed, and importing takes time.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from numnorm.commands.errors import CommandError, one_line
+from numnorm.commands.errors import require
 
 _HDF5 = {".h5", ".hdf5", ".hdf", ".he5", ".nc"}
+_LIBRARIES = {"hdf5": "h5py", "zarr": "zarr"}
 _ZARR = ("zarr.json", ".zarray", ".zgroup")
 
 
@@ -58,10 +59,6 @@ def format_of(path: str) -> Any:
         If its library is not installed.
     """
     name = name_of(path)
-    try:
-        return importlib.import_module(f"{__name__}.{name}")
-    except ImportError as error:
-        library = {"hdf5": "h5py"}.get(name, name)
-        raise CommandError(
-            f'{path}: {library} cannot be imported ({one_line(error)}): pip install "numnorm[storage]"'
-        ) from error
+    if name in _LIBRARIES:
+        require(_LIBRARIES[name], "storage")
+    return importlib.import_module(f"{__name__}.{name}")

@@ -8,17 +8,18 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from numnorm.commands.apply.blocks import Box, lengths
+from numnorm.commands.apply.blocks import Box
 from numnorm.commands.apply.formats.protocol import (
     Array,
     Layout,
+    Scratch,
     check_dtype,
     check_unused,
     without_packing,
@@ -53,6 +54,7 @@ class Dataset:
     data: Any
     path: str
     stream: _Stream | None = None
+    scratch: Scratch = field(default_factory=Scratch)
     fortran = False
 
     @property
@@ -63,7 +65,8 @@ class Dataset:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Its dtype in the file."""
-        return np.dtype(self.data.dtype)
+        dtype: np.dtype[Any] = np.dtype(self.data.dtype)
+        return dtype
 
     @property
     def chunks(self) -> tuple[int, ...] | None:
@@ -87,10 +90,13 @@ class Dataset:
         Returns
         -------
         ndarray
-            A copy.
+            A copy, which is valid until the next call.
         """
         with _one_line(self.path):
-            return np.require(self.data[box], dtype=self.dtype.newbyteorder("="))
+            values = self.scratch.array(box, self.dtype.newbyteorder("="))
+            if values.size:
+                self.data.read_direct(values, box)
+            return values
 
     @contextmanager
     def written(self, box: Box) -> Iterator[Array]:
@@ -106,11 +112,11 @@ class Dataset:
         ndarray
             An array of the shape of the box.
         """
-        values: Array = np.empty(lengths(box), self.dtype)
+        values = self.scratch.array(box, self.dtype)
         yield values
         if values.size:
             with _one_line(self.path):
-                self.data[box] = values
+                self.data.write_direct(values, dest_sel=box)
                 assert self.stream is not None
                 self.stream.check()
 

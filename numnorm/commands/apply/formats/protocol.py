@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from numnorm.commands.apply.blocks import Box
+from numnorm.commands.apply.blocks import Box, lengths
 from numnorm.commands.errors import CommandError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -86,6 +87,33 @@ class Layout:
     chunks: tuple[int, ...] | None = None
     compression: tuple[str, int | None] | None = None
     zarr_format: int | None = None
+
+
+class Scratch:
+    """Memory for one box after the other: new memory takes as long as writing to it."""
+
+    def __init__(self) -> None:
+        self.memory = np.empty(0, np.uint8)
+
+    def array(self, box: Box, dtype: np.dtype[Any]) -> Array:
+        """Return an array without values, which is valid until the next call.
+
+        Parameters
+        ----------
+        box : Box
+            The box, whose shape it has.
+        dtype : numpy.dtype
+            Its dtype.
+
+        Returns
+        -------
+        ndarray
+            C-contiguous.
+        """
+        size = math.prod(lengths(box)) * dtype.itemsize
+        if size > self.memory.size:
+            self.memory = np.empty(size, np.uint8)
+        return self.memory[:size].view(dtype).reshape(lengths(box))
 
 
 def check_dtype(dtype: np.dtype[Any], path: object) -> None:

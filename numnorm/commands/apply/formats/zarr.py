@@ -9,7 +9,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ import numcodecs
 import numpy as np
 import zarr
 from zarr import codecs
+from zarr.buffer.cpu import NDBuffer
 from zarr.core.sync import sync
 
-from numnorm.commands.apply.blocks import Box, lengths
+from numnorm.commands.apply.blocks import Box
 from numnorm.commands.apply.formats.protocol import (
     Array,
     Layout,
-    Source,
+    Scratch,
     check_dtype,
     without_packing,
 )
@@ -63,6 +64,7 @@ class ZarrArray:
 
     array: Any
     path: str
+    scratch: Scratch = field(default_factory=Scratch)
     fortran = False
 
     @property
@@ -73,7 +75,8 @@ class ZarrArray:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Its dtype in the file."""
-        return np.dtype(self.array.dtype)
+        dtype: np.dtype[Any] = np.dtype(self.array.dtype)
+        return dtype
 
     @property
     def chunks(self) -> tuple[int, ...]:
@@ -98,7 +101,7 @@ class ZarrArray:
         Returns
         -------
         ndarray
-            A copy.
+            A copy, which is valid until the next call.
 
         Raises
         ------
@@ -107,11 +110,14 @@ class ZarrArray:
         """
         try:
             with _undisturbed():
-                values = self.array[box]
+                values = self.scratch.array(box, self.dtype)
+                self.array.get_basic_selection(box, out=NDBuffer.from_ndarray_like(values))
         except (OSError, MemoryError):
             raise
         except Exception as error:  # each codec raises its own
-            raise CommandError(f"{self.path} has a chunk that cannot be read: {one_line(error)}") from error
+            raise CommandError(
+                f"{self.path} has a chunk that cannot be read: {one_line(error)}"
+            ) from error
         return np.require(values, dtype=self.dtype.newbyteorder("="))
 
     @contextmanager
@@ -128,7 +134,7 @@ class ZarrArray:
         ndarray
             An array of the shape of the box.
         """
-        values: Array = np.empty(lengths(box), self.dtype)
+        values = self.scratch.array(box, self.dtype)
         yield values
         try:
             with _undisturbed():
@@ -365,7 +371,9 @@ def _open(path: str, mode: str) -> Any:
     except (OSError, MemoryError):
         raise
     except Exception as error:  # metadata that is not valid raises more than ValueError
-        raise CommandError(f"{path} is no array of Zarr that can be read: {one_line(error)}") from error
+        raise CommandError(
+            f"{path} is no array of Zarr that can be read: {one_line(error)}"
+        ) from error
 
 
 def _arrays(group: Any) -> list[str]:
