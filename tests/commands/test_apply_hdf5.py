@@ -71,6 +71,7 @@ def test_filters_and_attributes_are_kept(capsys):
         scale.make_scale("space")
         file["x"].dims[1].attach_scale(scale)
         file["x"].attrs.update({"units": "V", "_FillValue": np.float32(-9)})
+        file["x"].attrs["beside"] = scale.ref
     y = check(capsys, draw((9, 6)))
     assert (y.chunks, y.compression, y.compression_opts) == ((4, 3), "gzip", 7)
     assert (y.shuffle, y.fletcher32, dict(y.attrs)) == (True, True, {"units": "V"})

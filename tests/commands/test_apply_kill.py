@@ -1,5 +1,6 @@
 """``numnorm apply`` to Zarr and HDF5, ended at random moments: a whole output or none."""
 
+import errno
 import os
 import random
 import signal
@@ -139,3 +140,32 @@ def test_signals_keep_what_can_be_resumed(number, status):
     duration(*ZARR)
     assert bits(load("y.zarr")) == bits(numnorm.batch_norm(X))
     assert sorted(os.listdir()) == ["x.npy", "y.zarr"]
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+from numnorm.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+WHOLE = ("--chunks", "1200", "4", "10")
+
+
+@pytest.mark.parametrize("words", [(), WHOLE, (*WHOLE, "--compression", "gzip")])
+@pytest.mark.parametrize("output", ["y.zarr", "y.h5::/y", "old.h5::/y"])
+def test_a_full_disk_is_one_line_and_nothing_is_lost(output, words):
+    """As a limit on the size of files; HDF5 crashes where it cannot write at its end."""
+    if output == "y.zarr" and not words:
+        words = ("--chunks", "1000", "4", "10")
+    save("old.h5::/old", OLD)
+    before = snapshot()
+    path = os.pathsep.join([str(Path(numnorm.__file__).parents[1]), *sys.path])
+    ended = subprocess.run(
+        [sys.executable, "-c", LIMITED, "apply", "layer_norm", "x.npy", output, *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "NUMBA_DISABLE_JIT": "1"},
+    )
+    said = f"numnorm apply: error: {output}: {os.strerror(errno.EFBIG)}\n"
+    assert (ended.stderr, ended.returncode) == (said, 2)
+    assert snapshot() == before

@@ -345,9 +345,10 @@ def _create(file: Any, name: str, layout: Layout) -> Any:
         options = {}
     data = file.create_dataset(name, shape, layout.dtype, track_times=False, **options)
     if kept is not None:
-        for key, value in without_packing(dict(kept.attrs)).items():
-            if key not in _SCALES:
-                data.attrs[key] = value
+        names = without_packing(dict.fromkeys(kept.attrs)).keys() - _SCALES
+        for key in sorted(names):
+            if h5py.check_ref_dtype(kept.attrs.get_id(key).dtype) is None:
+                data.attrs[key] = kept.attrs[key]
     return data
 
 
