@@ -186,6 +186,8 @@ def _normalize(path: str, directory: str, box: Box, job: Job) -> int:
 
     target = writable(Path(directory), directory)
     opened = format_of(path).opened(path)
-    with numnorm.num_threads(1), opened as source, target.written(box) as out:
+    with numnorm.num_threads(1), opened as source:
+        out = target.empty(box)
         job.normalize(source.read(box), box, out)
+        target.write(box, out)
     return math.prod(lengths(box))

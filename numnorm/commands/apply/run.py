@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -91,7 +92,7 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
 
 
 class Here:
-    """Works on the boxes in this process, one after the other.
+    """Works on the boxes in this process, in order.
 
     Parameters
     ----------
@@ -121,7 +122,8 @@ class Here:
         tuple of ndarray
             The mean and the biased variance.
         """
-        return stream_statistics(self.source, channel_axis, parts, done)
+        with closing(self._read(parts)) as arrays:
+            return stream_statistics(channel_axis, arrays, done)
 
     def normalize(
         self, job: Job, target: Target, parts: Sequence[tuple[int, Box]]
@@ -142,12 +144,36 @@ class Here:
         tuple of (int, int)
             The number of a box that is written, and of its elements.
         """
-        for number, box in parts:
-            with target.written(box) as out:
-                job.normalize(self.source.read(box), box, out)
-            size = out.size
-            del out  # unmaps it
-            yield number, size
+        # A box is written while the next one is normalized. After a signal, too, the pool waits.
+        reading = closing(self._read(box for _, box in parts))
+        with reading as arrays, ThreadPoolExecutor(1) as writer:
+            writing: Future[tuple[int, int]] | None = None
+            for (number, box), x in zip(parts, arrays, strict=True):
+                out = target.empty(box)
+                job.normalize(x, box, out)
+                if writing is not None:
+                    yield writing.result()
+                writing = writer.submit(_write, target, number, box, out)
+                del out, x  # unmaps them
+            if writing is not None:
+                yield writing.result()
+
+    def _read(self, parts: Iterable[Box]) -> Generator[Array]:
+        """Yield the elements of boxes; one is read while the caller works on the one before."""
+        with ThreadPoolExecutor(1) as reader:
+            reading: Future[Array] | None = None
+            for box in parts:
+                ahead = reader.submit(self.source.read, box)
+                if reading is not None:
+                    yield reading.result()
+                reading = ahead
+            if reading is not None:
+                yield reading.result()
+
+
+def _write(target: Target, number: int, box: Box, values: Array) -> tuple[int, int]:
+    target.write(box, values)
+    return number, values.size
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from numnorm import Moments, batch_moments, stream_step
-from numnorm.commands.apply.blocks import Box
-from numnorm.commands.apply.formats.protocol import Array, Source
+from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.errors import CommandError, one_line
 from numnorm.commands.wholefile import appearing
 
@@ -70,18 +69,16 @@ def load_statistics(path: Path, channels: int) -> tuple[Array, Array]:
 
 
 def stream_statistics(
-    source: Source, channel_axis: int, parts: Iterable[Box], done: Callable[[int], None]
+    channel_axis: int, parts: Iterable[Array], done: Callable[[int], None]
 ) -> tuple[Array, Array]:
     """Return mean and variance of each channel, with the same bits as a call on the whole array.
 
     Parameters
     ----------
-    source : Source
-        The array.
     channel_axis : int
-        Its channel axis, counted from the front.
-    parts : iterable of Box
-        Boxes that cover it in order, cut as `cuttable` allows.
+        The channel axis, counted from the front.
+    parts : iterable of ndarray
+        The array in parts, in order, cut as `cuttable` allows.
     done : callable
         Called after each part with its number of elements.
 
@@ -91,8 +88,7 @@ def stream_statistics(
         The mean and the biased variance of each channel.
     """
     moments: list[Moments] = []
-    for box in parts:
-        x = source.read(box)
+    for x in parts:
         if channel_axis == 0 or not moments:
             moments.append(batch_moments(x, channel_axis=channel_axis))
         else:

@@ -90,7 +90,7 @@ class Dataset:
         Returns
         -------
         ndarray
-            A copy, which is valid until the next call.
+            A copy, which is valid until the call after the next.
         """
         with _one_line(self.path):
             values = self.scratch.array(box, self.dtype.newbyteorder("="))
@@ -98,22 +98,31 @@ class Dataset:
                 self.data.read_direct(values, box)
             return values
 
-    @contextmanager
-    def written(self, box: Box) -> Iterator[Array]:
-        """Yield an array that is copied to the dataset, in `box`, after the block.
+    def empty(self, box: Box) -> Array:
+        """Return an array to be filled and given to `write`.
 
         Parameters
         ----------
         box : Box
             What to write.
 
-        Yields
-        ------
+        Returns
+        -------
         ndarray
-            An array of the shape of the box.
+            An array of the shape of the box, which is valid until the call after the next.
         """
-        values = self.scratch.array(box, self.dtype)
-        yield values
+        return self.scratch.array(box, self.dtype)
+
+    def write(self, box: Box, values: Array) -> None:
+        """Write what `empty` gave and the caller filled.
+
+        Parameters
+        ----------
+        box : Box
+            What to write.
+        values : ndarray
+            Its elements.
+        """
         if values.size:
             with _one_line(self.path):
                 self.data.write_direct(values, dest_sel=box)

@@ -88,28 +88,33 @@ class ArrayFile:
         view = self._map(box) if len(slabs) == 1 else self._gather(box, slabs)
         return np.require(view, dtype=self.dtype.newbyteorder("="), requirements="A")
 
-    @contextmanager
-    def written(self, box: Box) -> Iterator[Array]:
-        """Yield an array whose elements are in the file, in `box`, after the block.
+    def empty(self, box: Box) -> Array:
+        """Return an array to be filled and given to `write`.
 
         Parameters
         ----------
         box : Box
             What to write.
 
-        Yields
-        ------
+        Returns
+        -------
         ndarray
-            A map of the file if the box is close together in it, or an array that is copied into
-            the file at the end.
+            A map of the file if the box is close together in it, or a new array.
+        """
+        return self._map(box) if len(self._slabs(box)) == 1 else np.empty(lengths(box), self.dtype)
+
+    def write(self, box: Box, values: Array) -> None:
+        """Write what `empty` gave and the caller filled.
+
+        Parameters
+        ----------
+        box : Box
+            What to write.
+        values : ndarray
+            Its elements, which are in the file already if they are a map of it.
         """
         slabs = self._slabs(box)
-        if len(slabs) == 1:
-            yield self._map(box)
-            return
-        values: Array = np.empty(lengths(box), self.dtype)
-        yield values
-        for slab in slabs:
+        for slab in slabs if len(slabs) > 1 else ():
             self._map(slab)[...] = values[_relative(slab, box)]
 
     def _gather(self, box: Box, slabs: list[Box]) -> Array:

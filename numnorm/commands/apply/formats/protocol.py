@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -44,7 +43,10 @@ class Source(Protocol):
         """Whether the first axis, not the last, is the fastest."""
 
     def read(self, box: Box) -> Array:
-        """Return the elements in `box`, in the machine's byte order."""
+        """Return the elements in `box`, in the machine's byte order.
+
+        They are valid until the call after the next.
+        """
 
     def identity(self) -> list[Any]:
         """Return what changes when the array is written again, for JSON."""
@@ -57,8 +59,14 @@ class Target(Protocol):
     def chunks(self) -> tuple[int, ...] | None:
         """The lengths that are written together; boxes begin at their multiples."""
 
-    def written(self, box: Box) -> AbstractContextManager[Array]:
-        """Yield an array whose elements are in the file, in `box`, after the block."""
+    def empty(self, box: Box) -> Array:
+        """Return an array to be filled and given to `write`.
+
+        It is valid until the call after the next.
+        """
+
+    def write(self, box: Box, values: Array) -> None:
+        """Write what `empty` gave and the caller filled."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +98,13 @@ class Layout:
 
 
 class Scratch:
-    """Memory for one box after the other: new memory takes as long as writing to it."""
+    """Memory for two boxes in turn: new memory takes as long as writing to it."""
 
     def __init__(self) -> None:
-        self.memory = np.empty(0, np.uint8)
+        self.memory = [np.empty(0, np.uint8)] * 2
 
     def array(self, box: Box, dtype: np.dtype[Any]) -> Array:
-        """Return an array without values, which is valid until the next call.
+        """Return an array without values, which is valid until the call after the next.
 
         Parameters
         ----------
@@ -111,9 +119,11 @@ class Scratch:
             C-contiguous.
         """
         size = math.prod(lengths(box)) * dtype.itemsize
-        if size > self.memory.size:
-            self.memory = np.empty(size, np.uint8)
-        return self.memory[:size].view(dtype).reshape(lengths(box))
+        memory = self.memory.pop(0)
+        if size > memory.size:
+            memory = np.empty(size, np.uint8)
+        self.memory.append(memory)
+        return memory[:size].view(dtype).reshape(lengths(box))
 
 
 def check_dtype(dtype: np.dtype[Any], path: object) -> None:

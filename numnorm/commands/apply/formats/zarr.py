@@ -101,7 +101,7 @@ class ZarrArray:
         Returns
         -------
         ndarray
-            A copy, which is valid until the next call.
+            A copy, which is valid until the call after the next.
 
         Raises
         ------
@@ -120,22 +120,31 @@ class ZarrArray:
             ) from error
         return np.require(values, dtype=self.dtype.newbyteorder("="))
 
-    @contextmanager
-    def written(self, box: Box) -> Iterator[Array]:
-        """Yield an array that is copied to the directory, in `box`, after the block.
+    def empty(self, box: Box) -> Array:
+        """Return an array to be filled and given to `write`.
 
         Parameters
         ----------
         box : Box
             What to write.
 
-        Yields
-        ------
+        Returns
+        -------
         ndarray
-            An array of the shape of the box.
+            An array of the shape of the box, which is valid until the call after the next.
         """
-        values = self.scratch.array(box, self.dtype)
-        yield values
+        return self.scratch.array(box, self.dtype)
+
+    def write(self, box: Box, values: Array) -> None:
+        """Write what `empty` gave and the caller filled.
+
+        Parameters
+        ----------
+        box : Box
+            What to write.
+        values : ndarray
+            Its elements.
+        """
         try:
             with _undisturbed():
                 self.array[box] = values
