@@ -16,25 +16,17 @@ import h5py
 import numpy as np
 
 from numnorm.commands.apply.blocks import Box
+from numnorm.commands.apply.formats.hdf5_layout import create
 from numnorm.commands.apply.formats.protocol import (
     Array,
     Layout,
     Scratch,
     check_dtype,
     check_unused,
-    without_packing,
 )
 from numnorm.commands.apply.journal import Journal
 from numnorm.commands.errors import CommandError, one_line
 from numnorm.commands.wholefile import appearing, check_writable
-
-_COMPRESSIONS = ("gzip", "lzf", "none")
-
-# Of dimension scales: they point to other datasets.
-_SCALES = {"DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "_Netcdf4Dimid"}
-_SCALES |= {"_Netcdf4Coordinates", "_nc3_strict", "_NCProperties"}
-
-_FILTERS_LEFT_OUT = {h5py.h5z.FILTER_SCALEOFFSET, h5py.h5z.FILTER_NBIT}
 
 
 @dataclass(frozen=True)
@@ -273,7 +265,8 @@ def created(
             with _one_line(path):
                 if name in new:
                     del new[name]
-                data = _create(new, name, layout)
+                kept = layout.like.data if isinstance(layout.like, Dataset) else None
+                data = create(new, name, layout, kept)
             yield Dataset(data, path, stream), Journal()
         except BaseException:
             with contextlib.suppress(Exception):
@@ -325,55 +318,6 @@ def _unchanged(file: Path) -> Iterator[None]:
         return
     with _open(file):
         yield
-
-
-def _create(file: Any, name: str, layout: Layout) -> Any:
-    source = layout.like
-    kept = source.data if isinstance(source, Dataset) else None
-    shape = source.shape
-    options: dict[str, Any] = {}
-    if kept is not None:
-        options = _kept(kept)
-    chunks = layout.chunks or source.chunks
-    if layout.chunks is not None and len(layout.chunks) != len(shape):
-        raise CommandError(f"--chunks must be {len(shape)} lengths, one for each axis of {shape}")
-    if layout.compression is not None:
-        method, level = layout.compression
-        if method not in _COMPRESSIONS:
-            known = ", ".join(_COMPRESSIONS)
-            raise CommandError(f"--compression of HDF5 is one of {known}, got {method}")
-        options.pop("compression_opts", None)
-        options["compression"] = None if method == "none" else method
-        if level is not None:
-            options["compression_opts"] = level
-    if options.get("compression"):
-        chunks = chunks or layout.default_chunks
-    if chunks is not None and 0 not in shape:
-        options["chunks"] = tuple(min(pair) for pair in zip(chunks, shape, strict=True))
-    else:
-        options = {}
-    data = file.create_dataset(name, shape, layout.dtype, track_times=False, **options)
-    if kept is not None:
-        names = without_packing(dict.fromkeys(kept.attrs)).keys() - _SCALES
-        for key in sorted(names):
-            if h5py.check_ref_dtype(kept.attrs.get_id(key).dtype) is None:
-                data.attrs[key] = kept.attrs[key]
-    return data
-
-
-def _kept(data: Any) -> dict[str, Any]:
-    """Return the filters of a dataset that a new one has as well."""
-    options: dict[str, Any] = {"shuffle": data.shuffle, "fletcher32": data.fletcher32}
-    created_with = data.id.get_create_plist()
-    options["compression"] = data.compression
-    if data.compression is not None:
-        options["compression_opts"] = data.compression_opts
-    else:
-        for number in range(created_with.get_nfilters()):
-            code, _, values, _ = created_with.get_filter(number)
-            if code >= h5py.h5z.FILTER_RESERVED:  # a plugin
-                options["compression"], options["compression_opts"] = code, tuple(values)
-    return options
 
 
 def _open(file: Path) -> Any:

@@ -126,6 +126,30 @@ class Scratch:
         return memory[:size].view(dtype).reshape(lengths(box))
 
 
+def given_chunks(layout: Layout) -> tuple[int, ...] | None:
+    """Return the chunks that the user gave.
+
+    Parameters
+    ----------
+    layout : Layout
+        What an output is to be like.
+
+    Returns
+    -------
+    tuple of int, or None
+        Their lengths.
+
+    Raises
+    ------
+    CommandError
+        If they have another number of axes.
+    """
+    shape = layout.like.shape
+    if layout.chunks is not None and len(layout.chunks) != len(shape):
+        raise CommandError(f"--chunks must be {len(shape)} lengths, one for each axis of {shape}")
+    return layout.chunks
+
+
 def check_dtype(dtype: np.dtype[Any], path: object) -> None:
     """Raise if arrays of a dtype cannot be normalized.
 
