@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from argparse import Namespace
@@ -228,7 +227,7 @@ def _request(arguments: Namespace, source: Source) -> dict[str, Any]:
         if name in _REQUESTED_OTHERWISE:
             continue
         if isinstance(value, Path) and name != "save_statistics":
-            value = hashlib.sha256(value.read_bytes()).hexdigest()
+            value = _digest(value)
         request[_flag(name)] = str(value) if isinstance(value, Path) else value
     request["METHOD"] = arguments.method
     request["INPUT"] = [
@@ -239,3 +238,9 @@ def _request(arguments: Namespace, source: Source) -> dict[str, Any]:
         source.identity(),
     ]
     return request
+
+
+def _digest(path: Path) -> str:
+    import hashlib  # loads OpenSSL
+
+    return hashlib.sha256(path.read_bytes()).hexdigest()
