@@ -14,7 +14,7 @@ from numnorm.commands.signals import signals_raise
 
 COMMANDS = {
     "demo": "train small networks with each norm, or LSTMs, and compare them",
-    "apply": "normalize an .npy file of any size, block by block",
+    "apply": "normalize an array of any size in a file, block by block",
     "compile": "compile kernels ahead, for containers, clusters and tests",
     "doctor": "show what numnorm runs on here, and test every norm",
 }

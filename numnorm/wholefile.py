@@ -50,13 +50,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     target = Path(os.path.realpath(path))
     _remove_leftovers(target.parent)
-    # Part of the name, as no system allows more than 255 bytes.
-    temporary = target.with_name(f"{target.name[:50]}{_MARK}{secrets.token_hex(_DIGITS // 2)}.tmp")
+    temporary = temporary_name(target, secrets.token_hex(_DIGITS))
     try:
         with open(temporary, "x+b") as file:
             # Some file systems have no locks: what is left on them stays.
             with contextlib.suppress(OSError):
-                _lock(file)
+                lock(file)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -77,13 +76,32 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink()
 
 
+def temporary_name(target: Path, digits: str) -> Path:
+    """Return a name beside `target` by which a leftover is recognized.
+
+    Parameters
+    ----------
+    target : Path
+        The final name.
+    digits : str
+        Hexadecimal digits, of which the first are taken.
+
+    Returns
+    -------
+    Path
+        In the same directory.
+    """
+    # Part of the name, as no system allows more than 255 bytes.
+    return target.with_name(f"{target.name[:50]}{_MARK}{digits[:_DIGITS]}.tmp")
+
+
 def _remove_leftovers(directory: Path) -> None:
     """Remove what killed processes left in a directory, and log it."""
     for path in directory.glob(f"*{_MARK}{'[0-9a-f]' * _DIGITS}.tmp"):
         # It may be another user's, or one that is being written, which is locked.
         with contextlib.suppress(OSError):
             with open(path, "r+b") as file:
-                _lock(file)
+                lock(file)
                 size = file.seek(0, os.SEEK_END)
             # An empty one may be so new that it is not locked yet.
             if size:
@@ -93,7 +111,13 @@ def _remove_leftovers(directory: Path) -> None:
                 )
 
 
-def _lock(file: BinaryIO) -> None:
-    """Lock a file while it is open; raise OSError if it is locked."""
+def lock(file: BinaryIO) -> None:
+    """Lock a file while it is open; raise OSError if it is locked.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        The file.
+    """
     if fcntl is not None:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -53,13 +53,15 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def require(name: str) -> Any:
-    """Import a module of the optional extra ``demo``.
+def require(name: str, extra: str = "demo") -> Any:
+    """Import a module of an optional extra.
 
     Parameters
     ----------
     name : str
         The full name of the module.
+    extra : str, default "demo"
+        The name of the extra.
 
     Returns
     -------
@@ -76,5 +78,5 @@ def require(name: str) -> Any:
     except ImportError as error:
         package = name.partition(".")[0]
         raise CommandError(
-            f'{package} cannot be imported ({one_line(error)}): pip install "numnorm[demo]"'
+            f'{package} cannot be imported ({one_line(error)}): pip install "numnorm[{extra}]"'
         ) from error

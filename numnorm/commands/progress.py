@@ -11,7 +11,7 @@ from typing import Any
 
 
 @contextmanager
-def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress_bar(description: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
     """Show a bar while the block runs, if stderr is a terminal and rich is installed.
 
     A second one moves while a kernel is being compiled. What numnorm says meanwhile through
@@ -23,6 +23,8 @@ def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]
         What is being done.
     total : int
         The number of units of work.
+    done : int, default 0
+        The number of units that were done before.
 
     Yields
     ------
@@ -38,7 +40,7 @@ def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]
 
     bars = Progress(console=Console(stderr=True))
     with bars, _messages_to(bars.console), _compiling(bars):
-        bar = bars.add_task(description, total=total)
+        bar = bars.add_task(description, total=total, completed=done)
         yield lambda amount: bars.advance(bar, amount)
 
 

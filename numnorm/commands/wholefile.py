@@ -59,6 +59,33 @@ def check_writable(path: Path) -> None:
         raise CommandError(f"the output {path} is not writable")
 
 
+def check_file(path: Path, name: str, suffixes: tuple[str, ...], force: bool) -> None:
+    """Raise if a file cannot be written.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    name : str
+        What it is, for the message.
+    suffixes : tuple of str
+        How it must end, and the ends of what else could be written.
+    force : bool
+        Whether a file that exists may be replaced.
+
+    Raises
+    ------
+    CommandError
+        If it exists, has another suffix, or is in no directory that is writable.
+    """
+    check_writable(path)
+    if path.suffix.lower() != suffixes[0]:
+        ends = " or ".join(suffixes)
+        raise CommandError(f"the {name} {path} must end in {ends}: no other is written")
+    if path.exists() and not force:
+        raise CommandError(f"the {name} {path} exists: --force replaces it")
+
+
 def reserve(file: BinaryIO, size: int, path: Path) -> None:
     """Allocate the full size of `file` now, so that a full disk raises an error here.
 

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 import numnorm
 from numnorm.__main__ import main
-from numnorm.commands.apply import arrayfile, blocks
+from numnorm.commands.apply import blocks
+from numnorm.commands.apply.formats import npy
 from numnorm.commands.progress import progress_bar
 
 TINY = "0.0004"  # blocks of 419 bytes
@@ -87,11 +88,11 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize("slab", [200, arrayfile.SLAB])
+@pytest.mark.parametrize("slab", [200, npy.SLAB])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize(("method", "options", "keywords"), CALLS)
 def test_same_bits_as_in_memory(capsys, monkeypatch, method, options, keywords, order, slab):
-    monkeypatch.setattr(arrayfile, "SLAB", slab)
+    monkeypatch.setattr(npy, "SLAB", slab)
     check(capsys, draw(IMAGES, order=order), method, *options, **keywords)
 
 

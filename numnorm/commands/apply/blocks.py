@@ -74,6 +74,28 @@ def steps(shape: Sequence[int], cuttable: Sequence[tuple[int, int]], budget: int
     return result
 
 
+def aligned(
+    cuttable: Sequence[tuple[int, int]], chunks: Sequence[int] | None
+) -> list[tuple[int, int]]:
+    """Return where axes may be cut so that no chunk is cut.
+
+    Parameters
+    ----------
+    cuttable : sequence of (int, int)
+        As for `steps`.
+    chunks : sequence of int, optional
+        The lengths of the chunks. Default: there are none.
+
+    Returns
+    -------
+    list of (int, int)
+        The axes, each with a multiple of its number and of its chunks.
+    """
+    if chunks is None:
+        return list(cuttable)
+    return [(axis, math.lcm(multiple, chunks[axis])) for axis, multiple in cuttable]
+
+
 def boxes(within: Box, step: Sequence[int]) -> Iterator[Box]:
     """Divide a box into boxes, in the order of the elements.
 

@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from numnorm.commands.apply.arrayfile import (
-    Array,
-    ArrayFile,
-    create_output,
-    open_input,
-    read_array,
-)
-from numnorm.commands.apply.blocks import boxes, steps, whole
+import numnorm
+from numnorm.commands.apply.formats import format_of, name_of
+from numnorm.commands.apply.formats.npy import read_array
+from numnorm.commands.apply.formats.protocol import Source
 from numnorm.commands.apply.methods import OPTIONS, STATISTICS, Job
-from numnorm.commands.apply.statistics import (
-    load_statistics,
-    save_statistics,
-    stream_statistics,
-)
+from numnorm.commands.apply.run import BLOCK_SIZE, apply
 from numnorm.commands.errors import CommandError, CommandParser
-from numnorm.commands.progress import progress_bar
-from numnorm.commands.wholefile import appearing, check_writable
+from numnorm.commands.wholefile import check_file
 
 _DESCRIPTION = """\
-Normalize the array in INPUT and write the result to OUTPUT, both .npy files.
+Normalize the array in INPUT and write the result to OUTPUT. Each is an .npy file, a directory of
+Zarr (version 2 or 3), or a dataset in an HDF5 file: FILE.h5::/NAME.
 
-The work is done in blocks through memory maps, so that the files may be larger than memory; only
-what is normalized together must fit. The result is to the bit that of numnorm.METHOD on the whole
-array. batch_norm takes the statistics of the array itself, in a pass of its own, or those that were
-saved for another array: a test set is normalized by its training set. weight_norm is not offered,
-because weights are not data. Floating point arrays keep their dtype; integers and booleans become
-float64. OUTPUT appears when it is complete, or not at all. A process that is killed outright
-(SIGKILL) leaves OUTPUT.numnorm-*.tmp beside it, which the next one removes."""
+The work is done in blocks, so that the arrays may be larger than memory; only what is normalized
+together must fit. The result is to the bit that of numnorm.METHOD on the whole array. batch_norm
+takes the statistics of the array itself, in a pass of its own, or those that were saved for another
+array: a test set is normalized by its training set. weight_norm is not offered, because weights are
+not data. Floating point arrays keep their dtype; integers and booleans become float64. OUTPUT has
+the chunks and the compression of INPUT, if nothing else is given. It appears when it is complete,
+or not at all. A process that is killed outright (SIGKILL) leaves OUTPUT.numnorm-*.tmp beside it,
+which the next one removes; that of Zarr, the next one to the same OUTPUT."""
+
+# They change no byte, or have another name in a request.
+_REQUESTED_OTHERWISE = {"method", "input", "output", "force", "resume", "scheduler"}
 
 _LARGEST_BLOCK = sys.maxsize / 2**20
 """The number of mebibytes that the machine can address."""
@@ -51,7 +43,8 @@ examples:
   numnorm apply layer_norm images.npy normalized.npy --axis -2 -1 --gamma gamma.npy
   numnorm apply group_norm images.npy normalized.npy --groups 8 --eps 1e-6
   numnorm apply batch_norm train.npy train-normalized.npy --save-statistics train.npz
-  numnorm apply batch_norm test.npy test-normalized.npy --statistics train.npz"""
+  numnorm apply batch_norm test.npy test-normalized.npy --statistics train.npz
+  numnorm apply layer_norm data.h5::/images normalized.zarr --compression zstd:3 --resume"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -70,13 +63,12 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
     options = _options(arguments)
     _check_paths(arguments)
-    with open(arguments.input, "rb") as file:
-        source = open_input(file, arguments.input)
+    with format_of(arguments.input).opened(arguments.input) as source:
         if not source.shape:
             raise CommandError(f"{arguments.input} holds a single number: there is no axis")
         job = Job(arguments.method, options, source.shape)
         job.check(source.dtype)
-        _apply(job, source, arguments)
+        apply(job, source, arguments, _request(arguments, source))
     return 0
 
 
@@ -88,8 +80,44 @@ def _parser() -> CommandParser:
         epilog=_EPILOG,
     )
     parser.add_argument("method", choices=OPTIONS, metavar="METHOD", help=", ".join(OPTIONS))
-    parser.add_argument("input", type=Path, metavar="INPUT", help="the .npy file to read")
-    parser.add_argument("output", type=Path, metavar="OUTPUT", help="the .npy file to write")
+    parser.add_argument("input", metavar="INPUT", help="the array to read")
+    parser.add_argument("output", metavar="OUTPUT", help="the array to write")
+    _add_norms(parser)
+    parser.add_argument("--force", action="store_true", help="replace files that exist")
+    parser.add_argument(
+        "--block-size",
+        type=float,
+        metavar="MIB",
+        help="mebibytes to work on at a time; memory in use is a few times that "
+        f"(default: {BLOCK_SIZE}, or as much as whole chunks need)",
+    )
+    given = parser.add_argument_group("options of Zarr and HDF5")
+    given.add_argument("--chunks", type=_length, nargs="+", metavar="N", help="lengths of chunks")
+    given.add_argument(
+        "--compression",
+        type=_compression,
+        metavar="NAME[:LEVEL]",
+        help="gzip, zstd, blosc or none for Zarr; gzip, lzf or none for HDF5",
+    )
+    given.add_argument(
+        "--zarr-format", type=int, choices=(2, 3), help="default: that of INPUT, or 3"
+    )
+    given.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on where a run to the same OUTPUT, a Zarr array, stopped, and let this one be "
+        "resumed after an error, too; others begin anew",
+    )
+    given.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="work on a Dask cluster, whose workers reach both arrays by the same paths; "
+        "OUTPUT is a Zarr array",
+    )
+    return parser
+
+
+def _add_norms(parser: CommandParser) -> None:
     given = parser.add_argument_group("options of the norms (a norm takes only its own)")
     given.add_argument("--gamma", type=Path, metavar="FILE", help="gain, an .npy file (default: 1)")
     given.add_argument("--beta", type=Path, metavar="FILE", help="bias, an .npy file (default: 0)")
@@ -116,15 +144,18 @@ def _parser() -> CommandParser:
         metavar="FILE",
         help="where to write the statistics of INPUT",
     )
-    parser.add_argument("--force", action="store_true", help="replace files that exist")
-    parser.add_argument(
-        "--block-size",
-        type=float,
-        default=64.0,
-        metavar="MIB",
-        help="mebibytes to work on at a time; memory in use is a few times that (default: 64)",
-    )
-    return parser
+
+
+def _length(text: str) -> int:
+    length = int(text)
+    if length < 1:
+        raise ValueError
+    return length
+
+
+def _compression(text: str) -> tuple[str, int | None]:
+    name, colon, level = text.partition(":")
+    return name, int(level) if colon else None
 
 
 def _options(arguments: Namespace) -> dict[str, Any]:
@@ -137,7 +168,7 @@ def _options(arguments: Namespace) -> dict[str, Any]:
         raise CommandError(f"{_flag(name)} is not for {arguments.method}, which takes {own}")
     if arguments.method == "group_norm" and arguments.groups is None:
         raise CommandError("group_norm needs --groups")
-    if not 0 < arguments.block_size <= _LARGEST_BLOCK:
+    if arguments.block_size is not None and not 0 < arguments.block_size <= _LARGEST_BLOCK:
         raise CommandError(
             f"--block-size must be positive and at most {_LARGEST_BLOCK:g}, "
             f"got {arguments.block_size:g}"
@@ -155,64 +186,61 @@ def _flag(name: str) -> str:
 
 
 def _check_paths(arguments: Namespace) -> None:
-    source = arguments.input
-    if not source.exists():
-        raise CommandError(f"the input {source} does not exist")
-    if not source.is_file():
-        raise CommandError(f"the input {source} is not a regular file")
+    """Raise if an output cannot be written, or would overwrite what is read."""
+    source, module = format_of(arguments.input), format_of(arguments.output)
     read = {
-        "input": source,
+        "input": source.place(arguments.input),
         "gain (--gamma)": arguments.gamma,
         "bias (--beta)": arguments.beta,
         "statistics (--statistics)": arguments.statistics,
     }
-    written = [("output", arguments.output, ".npy")]
+    written = {"output": module.place(arguments.output)}
     if arguments.save_statistics is not None:
-        written.append(("file of statistics", arguments.save_statistics, ".npz"))
-    for name, target, suffix in written:
+        written["file of statistics"] = arguments.save_statistics
+    for name, target in written.items():
         for role, path in read.items():
-            if path is not None and target.exists() and os.path.samefile(path, target):
+            if path is None:
+                continue
+            same = target.exists() and path.exists() and os.path.samefile(path, target)
+            if same and (name, role) == ("output", "input") and module is source:
+                same = module.is_same(arguments.input, arguments.output)
+            if same:
                 raise CommandError(f"the {name} {target} is the {role}: it would be overwritten")
-        check_writable(target)
-        if target.suffix.lower() != suffix:
-            raise CommandError(f"the {name} {target} must end in {suffix}: no other is written")
-        if target.exists() and not arguments.force:
-            raise CommandError(f"the {name} {target} exists: --force replaces it")
+            inner, outer = Path(os.path.realpath(path)), Path(os.path.realpath(target))
+            if outer in inner.parents:
+                raise CommandError(f"the {role} {path} is inside the {name} {target}")
+            if inner in outer.parents:
+                raise CommandError(f"the {name} {target} is inside the {role} {path}")
+    if arguments.save_statistics is not None:
+        check_file(arguments.save_statistics, "file of statistics", (".npz",), arguments.force)
+    module.check_output(arguments.output, arguments.force)
+    if arguments.scheduler is not None and name_of(arguments.output) != "zarr":
+        raise CommandError(
+            "--scheduler writes Zarr alone: workers cannot write to one file at once"
+        )
 
 
-def _apply(job: Job, source: ArrayFile, arguments: Namespace) -> None:
-    """Write the result of `job`, in blocks."""
-    path, block_size = arguments.output, int(arguments.block_size * 2**20)
-    dtype = source.dtype.newbyteorder("=") if source.dtype.kind == "f" else np.dtype(np.float64)
-    # Integers take more memory as floats than in the file.
-    budget = block_size // max(source.dtype.itemsize, dtype.itemsize)
-    size = math.prod(source.shape)
-    saving = arguments.save_statistics
-    if saving is not None and not size:
-        raise CommandError(f"{arguments.input} is empty: it has no statistics")
-    statistics = None
-    if arguments.statistics is not None:
-        assert job.channel_axis is not None
-        statistics = load_statistics(arguments.statistics, source.shape[job.channel_axis])
-    passes = 2 if job.method == "batch_norm" and statistics is None else 1
-    with appearing(path) as file, progress_bar(job.method, passes * size) as done:
-        target = create_output(file, path, source, dtype)
-        if passes == 2 and size:
-            assert job.channel_axis is not None
-            statistics = stream_statistics(source, job.channel_axis, budget, done)
-        if statistics is not None:
-            job = _with_statistics(job, *statistics)
-        step = steps(source.shape, source.by_storage(job.cuttable()), budget)
-        for box in boxes(whole(source.shape), step):
-            with target.written(box) as out:
-                job.normalize(source.read(box), box, out)
-            done(out.size)
-            del out  # unmaps it
-        if saving is not None and statistics is not None:
-            save_statistics(saving, *statistics)
+def _request(arguments: Namespace, source: Source) -> dict[str, Any]:
+    """Return all that the bytes of the output depend on, for JSON."""
+    request: dict[str, Any] = {"version of numnorm": numnorm.__version__}
+    for name, value in vars(arguments).items():
+        if name in _REQUESTED_OTHERWISE:
+            continue
+        if isinstance(value, Path) and name != "save_statistics":
+            value = _digest(value)
+        request[_flag(name)] = str(value) if isinstance(value, Path) else value
+    request["METHOD"] = arguments.method
+    request["INPUT"] = [
+        os.path.realpath(format_of(arguments.input).place(arguments.input)),
+        arguments.input.partition("::")[2],
+        list(source.shape),
+        source.dtype.str,
+        source.identity(),
+    ]
+    return request
 
 
-def _with_statistics(job: Job, mean: Array, variance: Array) -> Job:
-    """Return batch norm with statistics of the whole array, so that it can run in parts."""
-    given = {"running_mean": mean, "running_var": variance, "training": False}
-    return replace(job, options={**job.options, **given})
+def _digest(path: Path) -> str:
+    import hashlib  # loads OpenSSL
+
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import numnorm
-from numnorm.commands.apply.arrayfile import Array
 from numnorm.commands.apply.blocks import Box, lengths
+from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.errors import CommandError, one_line
 
 STATISTICS = ("statistics", "save_statistics")
@@ -25,7 +25,7 @@ OPTIONS = {
 }
 """The options of each norm: the keywords that ``apply`` supports, and `STATISTICS`."""
 
-_VECTORS = ("gamma", "beta")
+_VECTORS = ("gamma", "beta", "running_mean", "running_var")
 """The keywords with a number for each channel, for norms with channels."""
 
 
@@ -63,6 +63,8 @@ class Job:
             Each axis with a number: parts that begin at its multiples have whole groups, and the
             same results as in the whole array; for batch norm, with given statistics.
         """
+        if self.method == "batch_norm":
+            return [(axis, 1) for axis in range(len(self.shape))]
         if self.method in ("group_norm", "instance_norm") and self.channel_axis:
             channels = self.shape[self.channel_axis]
             groups = self.options.get("groups", channels)

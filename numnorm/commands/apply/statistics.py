@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
 from numnorm import Moments, batch_moments, stream_step
-from numnorm.commands.apply.arrayfile import Array, ArrayFile
-from numnorm.commands.apply.blocks import boxes, steps, whole
+from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.errors import CommandError, one_line
 from numnorm.commands.wholefile import appearing
 
@@ -69,18 +69,16 @@ def load_statistics(path: Path, channels: int) -> tuple[Array, Array]:
 
 
 def stream_statistics(
-    source: ArrayFile, channel_axis: int, budget: int, done: Callable[[int], None]
+    channel_axis: int, parts: Iterable[Array], done: Callable[[int], None]
 ) -> tuple[Array, Array]:
     """Return mean and variance of each channel, with the same bits as a call on the whole array.
 
     Parameters
     ----------
-    source : ArrayFile
-        The array.
     channel_axis : int
-        Its channel axis, counted from the front.
-    budget : int
-        The number of elements to read at a time.
+        The channel axis, counted from the front.
+    parts : iterable of ndarray
+        The array in parts, in order, cut as `cuttable` allows.
     done : callable
         Called after each part with its number of elements.
 
@@ -89,19 +87,87 @@ def stream_statistics(
     tuple of ndarray
         The mean and the biased variance of each channel.
     """
+    moments: list[Moments] = []
+    for x in parts:
+        if channel_axis == 0 or not moments:
+            moments.append(batch_moments(x, channel_axis=channel_axis))
+        else:
+            moments = [batch_moments(x, channel_axis=channel_axis, after=moments[0])]
+        done(x.size)
+    return _statistics(moments)
+
+
+def merged_statistics(
+    channel_axis: int, parts: Iterable[tuple[int, list[Moments]]], done: Callable[[int], None]
+) -> tuple[Array, Array]:
+    """Return mean and variance of each channel, as `stream_statistics`, from `block_moments`.
+
+    Parameters
+    ----------
+    channel_axis : int
+        The channel axis, counted from the front.
+    parts : iterable of (int, list of Moments)
+        The number of elements of each box, in order, and its moments.
+    done : callable
+        Called after each part with its number of elements.
+
+    Returns
+    -------
+    tuple of ndarray
+        The mean and the biased variance of each channel.
+    """
+    moments: list[Moments] = []
+    for size, blocks in parts:
+        if channel_axis == 0:
+            moments += blocks
+        else:
+            moments = [functools.reduce(Moments.merge, [*moments, *blocks])]
+        done(size)
+    return _statistics(moments)
+
+
+def block_moments(x: Array, channel_axis: int) -> list[Moments]:
+    """Return the moments of each block that `numnorm.batch_moments` merges.
+
+    Parameters
+    ----------
+    x : ndarray
+        A part of an array, cut as `cuttable` allows.
+    channel_axis : int
+        Its channel axis, counted from the front.
+
+    Returns
+    -------
+    list of Moments
+        Merged in order they are the moments of x, to the bit.
+    """
+    step = len(x) if channel_axis == 0 else stream_step(x.shape, channel_axis=channel_axis)
+    starts = range(0, len(x), max(1, step))
+    return [batch_moments(x[start : start + step], channel_axis=channel_axis) for start in starts]
+
+
+def cuttable(shape: tuple[int, ...], channel_axis: int) -> list[tuple[int, int]]:
+    """Return the axis along which the statistics can be taken in parts, as `Job.cuttable`.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of the whole array.
+    channel_axis : int
+        Its channel axis, counted from the front.
+
+    Returns
+    -------
+    list of (int, int)
+        The first axis, and where it may be cut.
+    """
     # Parts along the first axis have different channels if it is the channel axis. Otherwise they
     # continue the same channels, and must begin at multiples of `stream_step` for equal bytes.
-    separate = channel_axis == 0
-    multiple = 1 if separate else stream_step(source.shape, channel_axis=channel_axis)
-    step = steps(source.shape, [(0, multiple)], budget)
-    parts: list[Moments] = []
-    for box in boxes(whole(source.shape), step):
-        x = source.read(box)
-        if separate or not parts:
-            parts.append(batch_moments(x, channel_axis=channel_axis))
-        else:
-            parts = [batch_moments(x, channel_axis=channel_axis, after=parts[0])]
-        done(x.size)
+    return [(0, 1 if channel_axis == 0 else stream_step(shape, channel_axis=channel_axis))]
+
+
+def _statistics(parts: list[Moments]) -> tuple[Array, Array]:
+    """Return mean and variance of the channels of all parts."""
     means, m2s = (np.concatenate([part[field] for part in parts]) for field in (1, 2))
     moments = Moments(parts[0].count, means, m2s)
     return moments.mean, moments.variance()

@@ -10,20 +10,20 @@ import math
 import mmap
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.lib import format as npy
 
 from numnorm.commands.apply.blocks import Box, boxes, lengths, steps, whole
+from numnorm.commands.apply.formats.protocol import Array, Layout, Source, check_dtype, check_unused
+from numnorm.commands.apply.journal import Journal
 from numnorm.commands.errors import CommandError, one_line
-from numnorm.commands.wholefile import reserve
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from numnorm.commands.wholefile import appearing, check_file, reserve
 
 SLAB = 64 << 20
 """The largest number of bytes that are mapped at a time."""
@@ -55,6 +55,12 @@ class ArrayFile:
     fortran: bool
     offset: int
     writable: bool = False
+    chunks: ClassVar[None] = None
+
+    def identity(self) -> list[Any]:
+        """Return the size of the file and the time of its last change."""
+        status = os.fstat(self.file.fileno())
+        return [status.st_size, status.st_mtime_ns]
 
     @property
     def nbytes(self) -> int:
@@ -82,28 +88,33 @@ class ArrayFile:
         view = self._map(box) if len(slabs) == 1 else self._gather(box, slabs)
         return np.require(view, dtype=self.dtype.newbyteorder("="), requirements="A")
 
-    @contextmanager
-    def written(self, box: Box) -> Iterator[Array]:
-        """Yield an array whose elements are in the file, in `box`, after the block.
+    def empty(self, box: Box) -> Array:
+        """Return an array to be filled and given to `write`.
 
         Parameters
         ----------
         box : Box
             What to write.
 
-        Yields
-        ------
+        Returns
+        -------
         ndarray
-            A map of the file if the box is close together in it, or an array that is copied into
-            the file at the end.
+            A map of the file if the box is close together in it, or a new array.
+        """
+        return self._map(box) if len(self._slabs(box)) == 1 else np.empty(lengths(box), self.dtype)
+
+    def write(self, box: Box, values: Array) -> None:
+        """Write what `empty` gave and the caller filled.
+
+        Parameters
+        ----------
+        box : Box
+            What to write.
+        values : ndarray
+            Its elements, which are in the file already if they are a map of it.
         """
         slabs = self._slabs(box)
-        if len(slabs) == 1:
-            yield self._map(box)
-            return
-        values: Array = np.empty(lengths(box), self.dtype)
-        yield values
-        for slab in slabs:
+        for slab in slabs if len(slabs) > 1 else ():
             self._map(slab)[...] = values[_relative(slab, box)]
 
     def _gather(self, box: Box, slabs: list[Box]) -> Array:
@@ -142,6 +153,112 @@ class ArrayFile:
         )
         strides = _strides(self.shape, self.dtype.itemsize, self.fortran)
         return np.ndarray(lengths(box), self.dtype, mapped, self.offset + first - start, strides)
+
+
+def place(path: str) -> Path:
+    """Return the file of an array.
+
+    Parameters
+    ----------
+    path : str
+        The path.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
+    return Path(path)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[ArrayFile]:
+    """Open an .npy file, as `open_input`.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+
+    Yields
+    ------
+    ArrayFile
+        The array in it.
+
+    Raises
+    ------
+    CommandError
+        If it cannot be read as an array of numbers.
+    """
+    source = place(path)
+    if not source.exists():
+        raise CommandError(f"the input {source} does not exist")
+    if not source.is_file():
+        raise CommandError(f"the input {source} is not a regular file")
+    with open(source, "rb") as file:
+        yield open_input(file, source)
+
+
+def check_output(path: str, force: bool) -> None:
+    """Raise if no file can be written to `path`.
+
+    Parameters
+    ----------
+    path : str
+        The output.
+    force : bool
+        Whether a file that exists may be replaced.
+
+    Raises
+    ------
+    CommandError
+        If it exists, has another suffix, or is in no directory that is writable.
+    """
+    check_file(Path(path), "output", (".npy", ".zarr", ".h5::/NAME"), force)
+
+
+def is_same(path: str, other: str) -> bool:
+    """Return True: there is one array at a path.
+
+    Parameters
+    ----------
+    path, other : str
+        The paths of files; both name the same file.
+
+    Returns
+    -------
+    bool
+        True.
+    """
+    return True
+
+
+@contextmanager
+def created(
+    path: str, layout: Layout, request: Mapping[str, Any], resume: bool
+) -> Iterator[tuple[ArrayFile, Journal]]:
+    """Create an .npy file that appears when the block ends without an error.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    layout : Layout
+        What it is like.
+    request : mapping
+        Not used: an .npy file is always begun anew.
+    resume : bool
+        Not used.
+
+    Yields
+    ------
+    tuple of (ArrayFile, Journal)
+        The array in it, and a journal that nothing keeps.
+    """
+    check_unused(path, chunks=layout.chunks, compression=layout.compression)
+    check_unused(path, zarr_format=layout.zarr_format)
+    with appearing(Path(path)) as file:
+        yield create_output(file, Path(path), layout.like, layout.dtype), Journal()
 
 
 def open_input(file: BinaryIO, path: Path) -> ArrayFile:
@@ -187,7 +304,7 @@ def open_input(file: BinaryIO, path: Path) -> ArrayFile:
     return array
 
 
-def create_output(file: BinaryIO, path: Path, like: ArrayFile, dtype: np.dtype[Any]) -> ArrayFile:
+def create_output(file: BinaryIO, path: Path, like: Source, dtype: np.dtype[Any]) -> ArrayFile:
     """Write the header of an .npy file and reserve the space for its data.
 
     Parameters
@@ -196,7 +313,7 @@ def create_output(file: BinaryIO, path: Path, like: ArrayFile, dtype: np.dtype[A
         An empty file, open for reading and writing.
     path : Path
         Its name for messages.
-    like : ArrayFile
+    like : Source
         The array whose shape and order the new one has.
     dtype : numpy.dtype
         Its dtype.
@@ -263,10 +380,7 @@ def _check_dtype(dtype: np.dtype[Any], path: Path) -> None:
             f"{path} has dtype {dtype.str}: records cannot be normalized, and .npy files do not "
             "tell bfloat16 from bytes; store it as float32"
         )
-    if dtype.kind not in "biuf" or dtype.itemsize > 8:
-        raise CommandError(
-            f"{path} has dtype {dtype}, expected float16, float32, float64, integers or bool"
-        )
+    check_dtype(dtype, path)
 
 
 def _strides(shape: tuple[int, ...], itemsize: int, fortran: bool) -> tuple[int, ...]:

@@ -1,0 +1,349 @@
+"""Datasets in HDF5 files, as ``FILE::/PATH``."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from numnorm.commands.apply.blocks import Box
+from numnorm.commands.apply.formats.hdf5_layout import create
+from numnorm.commands.apply.formats.protocol import (
+    Array,
+    Layout,
+    Scratch,
+    check_dtype,
+    check_unused,
+)
+from numnorm.commands.apply.journal import Journal
+from numnorm.commands.errors import CommandError, one_line
+from numnorm.commands.wholefile import appearing, check_writable
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset in an open file.
+
+    Parameters
+    ----------
+    data : h5py.Dataset
+        The open dataset.
+    path : str
+        Its name for messages.
+    stream : _Stream, optional
+        The file, if it is written to.
+    """
+
+    data: Any
+    path: str
+    stream: _Stream | None = None
+    scratch: Scratch = field(default_factory=Scratch)
+    fortran = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return tuple(self.data.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its dtype in the file."""
+        dtype: np.dtype[Any] = np.dtype(self.data.dtype)
+        return dtype
+
+    @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """The lengths of its chunks, if it has any."""
+        chunks = self.data.chunks
+        return None if chunks is None else tuple(chunks)
+
+    def identity(self) -> list[Any]:
+        """Return the size of the file and the time of its last change."""
+        status = place(self.path).stat()
+        return [status.st_size, status.st_mtime_ns]
+
+    def read(self, box: Box) -> Array:
+        """Return the elements in `box`, in the machine's byte order.
+
+        Parameters
+        ----------
+        box : Box
+            What to read.
+
+        Returns
+        -------
+        ndarray
+            A copy, which is valid until the call after the next.
+        """
+        with _one_line(self.path):
+            values = self.scratch.array(box, self.dtype.newbyteorder("="))
+            if values.size:
+                self.data.read_direct(values, box)
+            return values
+
+    def empty(self, box: Box) -> Array:
+        """Return an array to be filled and given to `write`.
+
+        Parameters
+        ----------
+        box : Box
+            What to write.
+
+        Returns
+        -------
+        ndarray
+            An array of the shape of the box, which is valid until the call after the next.
+        """
+        return self.scratch.array(box, self.dtype)
+
+    def write(self, box: Box, values: Array) -> None:
+        """Write what `empty` gave and the caller filled.
+
+        Parameters
+        ----------
+        box : Box
+            What to write.
+        values : ndarray
+            Its elements.
+        """
+        if values.size:
+            with _one_line(self.path):
+                self.data.write_direct(values, dest_sel=box)
+                assert self.stream is not None
+                self.stream.check()
+
+
+def place(path: str) -> Path:
+    """Return the file of a dataset.
+
+    Parameters
+    ----------
+    path : str
+        The path.
+
+    Returns
+    -------
+    Path
+        The part before ``::``.
+    """
+    return Path(path.partition("::")[0])
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Dataset]:
+    """Open a dataset.
+
+    Parameters
+    ----------
+    path : str
+        The file, ``::`` and the path in it.
+
+    Yields
+    ------
+    Dataset
+        The dataset.
+
+    Raises
+    ------
+    CommandError
+        If it cannot be read as an array of numbers.
+    """
+    file, name = place(path), path.partition("::")[2].strip("/")
+    if not file.exists():
+        raise CommandError(f"the input {file} does not exist")
+    with _open(file) as opened_file:
+        with _one_line(path):
+            found = opened_file.get(name or "/")
+        if not isinstance(found, h5py.Dataset):
+            group = found if isinstance(found, h5py.Group) else opened_file
+            names = ", ".join(f"{file}::{dataset}" for dataset in _datasets(group))
+            what = "is a group" if isinstance(found, h5py.Group) else "does not exist"
+            raise CommandError(f"{path} {what}: {names or 'there are no datasets'}")
+        check_dtype(found.dtype, path)
+        if found.shape is None:
+            raise CommandError(f"{path} is empty: it has no shape")
+        yield Dataset(found, path)
+
+
+def check_output(path: str, force: bool) -> None:
+    """Raise if no dataset can be written to `path`.
+
+    Parameters
+    ----------
+    path : str
+        The output.
+    force : bool
+        Whether a dataset that exists may be replaced.
+
+    Raises
+    ------
+    CommandError
+        If it exists, or the file cannot be replaced.
+    """
+    file, name = place(path), path.partition("::")[2].strip("/")
+    check_writable(file)
+    if not name:
+        raise CommandError(f"the output {path} must name a dataset: {file}::/NAME")
+    if not file.exists():
+        return
+    with _open(file) as opened_file, _one_line(path):
+        parts = name.split("/")
+        for number in range(1, len(parts)):
+            above = "/".join(parts[:number])
+            if above in opened_file and not isinstance(opened_file[above], h5py.Group):
+                raise CommandError(f"the output {path} is inside the dataset /{above}")
+        if opened_file.get(name, getlink=True) is None:
+            return
+        if not isinstance(opened_file.get(name), h5py.Dataset):
+            raise CommandError(f"the output {path} is no dataset, and is not replaced")
+        if not force:
+            raise CommandError(f"the output {path} exists: --force replaces it")
+
+
+def is_same(path: str, other: str) -> bool:
+    """Return whether two paths in a file lead to one dataset.
+
+    Parameters
+    ----------
+    path, other : str
+        The paths of datasets; they name the same file.
+
+    Returns
+    -------
+    bool
+        Also True for links.
+    """
+    first, second = (name.partition("::")[2].strip("/") for name in (path, other))
+    with _open(place(path)) as file, _one_line(other):
+        found = file.get(second) if second else None
+        return found is not None and bool(file.get(first or "/") == found)
+
+
+@contextmanager
+def created(
+    path: str, layout: Layout, request: Mapping[str, Any], resume: bool
+) -> Iterator[tuple[Dataset, Journal]]:
+    """Create a dataset in a copy of the file, which replaces it when the block ends.
+
+    Parameters
+    ----------
+    path : str
+        The file, ``::`` and the path in it.
+    layout : Layout
+        What it is like.
+    request : mapping
+        Not used: a dataset is always begun anew.
+    resume : bool
+        Not used.
+
+    Yields
+    ------
+    tuple of (Dataset, Journal)
+        The dataset, and a journal that nothing keeps.
+    """
+    check_unused(path, zarr_format=layout.zarr_format)
+    file, name = place(path), path.partition("::")[2].strip("/")
+    with appearing(file) as temporary, _unchanged(file):
+        mode = "w"
+        if file.exists():
+            with open(file, "rb") as old:
+                shutil.copyfileobj(old, temporary, 1 << 24)
+            temporary.flush()
+            mode = "r+"
+        stream = _Stream(temporary.fileno())
+        new = h5py.File(stream, mode)
+        try:
+            with _one_line(path):
+                if name in new:
+                    del new[name]
+                kept = layout.like.data if isinstance(layout.like, Dataset) else None
+                data = create(new, name, layout, kept)
+            yield Dataset(data, path, stream), Journal()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                new.close()
+            raise
+        with _one_line(path):
+            new.close()
+            stream.check()
+
+
+class _Stream(io.FileIO):
+    """An open file that HDF5 writes to; after an error it drops what is written.
+
+    HDF5 writes again at its end what it could not write, and crashes if it cannot.
+    """
+
+    error: BaseException | None = None
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "r+", closefd=False)
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data)
+        try:
+            while left and self.error is None:
+                left = left[super().write(left) :]
+        except BaseException as error:  # a signal as well
+            self.error = error
+        return len(memoryview(data))
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size) if self.error is None else 0
+        except BaseException as error:
+            self.error = error
+            return 0
+
+    def check(self) -> None:
+        """Raise the error, if there was one."""
+        if self.error is not None:
+            raise self.error
+
+
+@contextmanager
+def _unchanged(file: Path) -> Iterator[None]:
+    """Keep other programs from writing to a file, if it exists, while the block runs."""
+    if not file.exists():
+        yield
+        return
+    with _open(file):
+        yield
+
+
+def _open(file: Path) -> Any:
+    try:
+        return h5py.File(file, "r")
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else one_line(error)
+        raise CommandError(f"{file} cannot be opened as HDF5: {reason}") from error
+
+
+def _datasets(group: Any) -> list[str]:
+    """Return the paths of the datasets in a group."""
+    found: list[str] = []
+    group.visititems(
+        lambda _, member: found.append(member.name) if isinstance(member, h5py.Dataset) else None
+    )
+    return found
+
+
+@contextmanager
+def _one_line(path: str) -> Iterator[None]:
+    """Raise h5py's errors with the name of the dataset, in one line."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or one_line(error).strip("'")
+        raise CommandError(f"{path}: {reason}") from error

@@ -1,0 +1,319 @@
+"""Arrays in directories of Zarr, version 2 and 3 of the format."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.buffer.cpu import NDBuffer
+from zarr.core.sync import sync
+
+from numnorm.commands.apply.blocks import Box
+from numnorm.commands.apply.formats.protocol import (
+    Array,
+    Layout,
+    Scratch,
+    check_dtype,
+)
+from numnorm.commands.apply.formats.zarr_layout import create, without_warnings
+from numnorm.commands.apply.journal import Journal
+from numnorm.commands.errors import CommandError, one_line
+from numnorm.commands.wholedirectory import NEW, appearing_directory
+
+_METADATA = ("zarr.json", ".zarray", ".zattrs")
+
+
+@dataclass(frozen=True)
+class ZarrArray:
+    """An array in a directory.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        The open array.
+    path : str
+        Its name for messages.
+    """
+
+    array: Any
+    path: str
+    scratch: Scratch = field(default_factory=Scratch)
+    fortran = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its dtype in the file."""
+        dtype: np.dtype[Any] = np.dtype(self.array.dtype)
+        return dtype
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """The lengths of its chunks, or of its shards if it has any."""
+        return tuple(self.array.shards or self.array.chunks)
+
+    def identity(self) -> list[Any]:
+        """Return a digest of the metadata, and the time of its last change."""
+        root = place(self.path)
+        files = [root / name for name in _METADATA if (root / name).is_file()]
+        digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+        return [digest, [file.stat().st_mtime_ns for file in files]]
+
+    def read(self, box: Box) -> Array:
+        """Return the elements in `box`, in the machine's byte order.
+
+        Parameters
+        ----------
+        box : Box
+            What to read.
+
+        Returns
+        -------
+        ndarray
+            A copy, which is valid until the call after the next.
+
+        Raises
+        ------
+        CommandError
+            If a chunk cannot be decoded.
+        """
+        try:
+            with _undisturbed():
+                values = self.scratch.array(box, self.dtype)
+                self.array.get_basic_selection(box, out=NDBuffer.from_ndarray_like(values))
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # each codec raises its own
+            raise CommandError(
+                f"{self.path} has a chunk that cannot be read: {one_line(error)}"
+            ) from error
+        return np.require(values, dtype=self.dtype.newbyteorder("="))
+
+    def empty(self, box: Box) -> Array:
+        """Return an array to be filled and given to `write`.
+
+        Parameters
+        ----------
+        box : Box
+            What to write.
+
+        Returns
+        -------
+        ndarray
+            An array of the shape of the box, which is valid until the call after the next.
+        """
+        return self.scratch.array(box, self.dtype)
+
+    def write(self, box: Box, values: Array) -> None:
+        """Write what `empty` gave and the caller filled.
+
+        Parameters
+        ----------
+        box : Box
+            What to write.
+        values : ndarray
+            Its elements.
+        """
+        try:
+            with _undisturbed():
+                self.array[box] = values
+        except OSError as error:
+            error.filename = self.path
+            raise
+
+
+def place(path: str) -> Path:
+    """Return the directory of an array.
+
+    Parameters
+    ----------
+    path : str
+        The path.
+
+    Returns
+    -------
+    Path
+        The directory.
+    """
+    return Path(path)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[ZarrArray]:
+    """Open an array.
+
+    Parameters
+    ----------
+    path : str
+        Its directory.
+
+    Yields
+    ------
+    ZarrArray
+        The array.
+
+    Raises
+    ------
+    CommandError
+        If it cannot be read as an array of numbers.
+    """
+    if not place(path).exists():
+        raise CommandError(f"the input {path} does not exist")
+    found = _open(path, "r")
+    if isinstance(found, zarr.Group):
+        names = ", ".join(f"{path.rstrip('/')}/{name}" for name in sorted(_arrays(found)))
+        raise CommandError(f"{path} is a group, not an array: {names or 'it has no arrays'}")
+    check_dtype(np.dtype(found.dtype), path)
+    yield ZarrArray(found, path)
+
+
+def check_output(path: str, force: bool) -> None:
+    """Raise if no array can be written to `path`.
+
+    Parameters
+    ----------
+    path : str
+        The output.
+    force : bool
+        Whether an array that exists may be replaced.
+
+    Raises
+    ------
+    CommandError
+        If it exists, or is in no directory that is writable, or in an array.
+    """
+    target = place(path)
+    above = Path(os.path.realpath(target)).parent
+    if not above.is_dir():
+        raise CommandError(f"the output directory {above} does not exist")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise CommandError(f"the output directory {above} is not writable")
+    if _holds_array(above):
+        raise CommandError(f"the output {path} is inside the array {above}")
+    if not target.exists():
+        return
+    if not _holds_array(target):
+        raise CommandError(f"the output {path} is no array of Zarr, and is not replaced")
+    if not force:
+        raise CommandError(f"the output {path} exists: --force replaces it")
+
+
+def is_same(path: str, other: str) -> bool:
+    """Return True: there is one array at a path.
+
+    Parameters
+    ----------
+    path, other : str
+        The paths of arrays; both name the same directory.
+
+    Returns
+    -------
+    bool
+        True.
+    """
+    return True
+
+
+@contextmanager
+def created(
+    path: str, layout: Layout, request: Mapping[str, Any], resume: bool
+) -> Iterator[tuple[ZarrArray, Journal]]:
+    """Create an array that appears when the block ends without an error.
+
+    Parameters
+    ----------
+    path : str
+        Its directory.
+    layout : Layout
+        What it is like.
+    request : mapping
+        What an earlier run must have been asked for to go on from it.
+    resume : bool
+        Whether to go on where an earlier run stopped.
+
+    Yields
+    ------
+    tuple of (ZarrArray, Journal)
+        The array, and what has been done of it.
+    """
+    with appearing_directory(place(path), resume) as work:
+        journal = Journal(work)
+        if not (resume and journal.go_on(request, path)):
+            shutil.rmtree(work / NEW, ignore_errors=True)
+            kept = layout.like.array if isinstance(layout.like, ZarrArray) else None
+            create(work / NEW, path, layout, kept)
+            journal.begin(request)
+        yield writable(work / NEW, path), journal
+
+
+def writable(directory: Path, path: str) -> ZarrArray:
+    """Open an array to write to it.
+
+    Parameters
+    ----------
+    directory : Path
+        Where it is.
+    path : str
+        Its name for messages.
+
+    Returns
+    -------
+    ZarrArray
+        The array.
+    """
+    # Comparing every chunk with the fill value takes as long as copying it.
+    return ZarrArray(_open(str(directory), "r+").with_config({"write_empty_chunks": True}), path)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """After an error of one chunk, or a signal, wait for the other chunks that zarr works on."""
+    try:
+        yield
+    except BaseException:
+        sync(_others())
+        raise
+
+
+async def _others() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _open(path: str, mode: str) -> Any:
+    try:
+        with without_warnings():
+            return zarr.open(path, mode=mode)
+    except FileNotFoundError as error:
+        raise CommandError(f"{path} is no array of Zarr") from error
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # metadata that is not valid raises more than ValueError
+        raise CommandError(
+            f"{path} is no array of Zarr that can be read: {one_line(error)}"
+        ) from error
+
+
+def _arrays(group: Any) -> list[str]:
+    with without_warnings():
+        members = group.members(max_depth=None)
+    return [name for name, member in members if isinstance(member, zarr.Array)]
+
+
+def _holds_array(directory: Path) -> bool:
+    return (directory / ".zarray").is_file() or (
+        (directory / "zarr.json").is_file() and isinstance(_open(str(directory), "r"), zarr.Array)
+    )

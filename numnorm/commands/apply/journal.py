@@ -1,0 +1,128 @@
+"""What has been done of an output, in files beside it, so that a later run can go on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numnorm.commands.apply.formats.protocol import Array
+from numnorm.commands.apply.statistics import load_statistics, save_statistics
+from numnorm.commands.errors import CommandError
+
+
+class Journal:
+    """The numbers of the boxes that are written, and the statistics of batch norm.
+
+    Parameters
+    ----------
+    directory : Path, optional
+        Where it is kept. Default: nowhere, and nothing is done yet.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory
+        self.done: set[int] = set()
+
+    @property
+    def _numbers(self) -> Path | None:
+        return None if self.directory is None else self.directory / "done"
+
+    @property
+    def _statistics(self) -> Path | None:
+        return None if self.directory is None else self.directory / "statistics.npz"
+
+    def begin(self, request: Mapping[str, Any]) -> None:
+        """Write down what is asked for.
+
+        Parameters
+        ----------
+        request : mapping
+            The arguments of the run and the identity of its input, for JSON.
+        """
+        assert self.directory is not None
+        partial = self.directory / "request.partial"
+        partial.write_text(json.dumps(request), "utf-8")
+        os.replace(partial, self.directory / "request.json")
+
+    def go_on(self, request: Mapping[str, Any], path: str) -> bool:
+        """Read what an earlier run has done.
+
+        Parameters
+        ----------
+        request : mapping
+            As for `begin`.
+        path : str
+            The output, for the message.
+
+        Returns
+        -------
+        bool
+            Whether there is something to go on from.
+
+        Raises
+        ------
+        CommandError
+            If the earlier run was asked for something else.
+        """
+        assert self.directory is not None
+        assert self._numbers is not None
+        try:
+            before = json.loads((self.directory / "request.json").read_text("utf-8"))
+        except FileNotFoundError:
+            return False
+        asked = json.loads(json.dumps(request))
+        other = [name for name in asked if asked[name] != before.get(name)]
+        if other:
+            raise CommandError(
+                f"{path} was begun with another {' and '.join(other)}: give the same, "
+                "or start anew without --resume"
+            )
+        if self._numbers.exists():
+            # A line without its end was being written when the process died.
+            lines = self._numbers.read_text("ascii").splitlines(keepends=True)
+            self.done = {int(line) for line in lines if line.endswith("\n")}
+        return True
+
+    def add(self, number: int) -> None:
+        """Note that a box is written.
+
+        Parameters
+        ----------
+        number : int
+            Its place in the order of all boxes.
+        """
+        self.done.add(number)
+        if self._numbers is not None:
+            with open(self._numbers, "a", encoding="ascii") as file:
+                file.write(f"{number}\n")
+
+    def statistics(self, channels: int) -> tuple[Array, Array] | None:
+        """Return the mean and the variance of each channel, if they were saved.
+
+        Parameters
+        ----------
+        channels : int
+            The number of channels.
+
+        Returns
+        -------
+        tuple of ndarray, or None
+            What `save` got.
+        """
+        if self._statistics is None or not self._statistics.exists():
+            return None
+        return load_statistics(self._statistics, channels)
+
+    def save(self, mean: Array, variance: Array) -> None:
+        """Save the statistics of batch norm.
+
+        Parameters
+        ----------
+        mean, variance : ndarray
+            The mean and the variance of each channel.
+        """
+        if self._statistics is not None:
+            save_statistics(self._statistics, mean, variance)
