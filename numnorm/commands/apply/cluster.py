@@ -21,7 +21,7 @@ from numnorm.commands.apply.methods import Job
 from numnorm.commands.apply.statistics import block_moments, merged_statistics
 from numnorm.commands.errors import CommandError, one_line, require
 
-_TIMEOUT = 10
+_TIMEOUT = 8
 """Seconds to reach the scheduler."""
 
 _ENDING = 60
