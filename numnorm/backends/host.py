@@ -7,7 +7,7 @@ import numpy as np
 
 from numnorm.array_likes import as_plain_array, writable_view
 from numnorm.backends import cpu
-from numnorm.backends.contract.norms import Detached, Norm, Scaling
+from numnorm.backends.contract.norms import ChannelSums, Detached, Norm, Scaling
 from numnorm.host_libraries import as_numpy, statistics_like
 from numnorm.layouts import ColumnLayout, RowLayout
 
@@ -105,11 +105,12 @@ class HostBackend:
         layout: ColumnLayout,
         detached: Detached,
         out: Any,
+        sums: ChannelSums | None = None,
     ) -> tuple[Any, Any, Any]:
         """Return dx, dgamma, dbeta."""
         target, weight = writable_view("out", out), _plain("gamma", gamma)
         given = _plain("dy", dy), x, _plain("mean", mean), _plain("rstd", rstd)
-        dx, *gradients = cpu.column_backward(*given, weight, layout, detached, target)
+        dx, *gradients = cpu.column_backward(*given, weight, layout, detached, target, sums)
         return self._in_out(dx, out), *_made(self.result, gradients)
 
     def _in_out(self, array: Any, out: Any) -> Any:

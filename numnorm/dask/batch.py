@@ -9,13 +9,13 @@ import numpy as np
 
 import numnorm
 from numnorm.arguments import check_flag, check_shape
-from numnorm.backends.formulas.norms import moved
 from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_channels
 from numnorm.dask.blocks import each_block
 from numnorm.dask.moments import fields_of, total_moments
 from numnorm.dask.parameters import Parameter, aligned_parameter, made_lazy
 from numnorm.lazy_arrays import any_lazy
 from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.batch_parts import moved_statistic
 from numnorm.norms.results import Normalized
 
 _RUNNING = ("running_mean", "running_var")
@@ -56,12 +56,12 @@ def batch_norm_forward(
         correction = bessel_correction(not biased, channels.count, given)
         mean, m2, _ = fields_of(total_moments(x, channels), channels)
         if given is not None and channels.count:
-            new = mean, m2 / (channels.count - correction)
-            for array, old, moment in zip(given, statistics, new, strict=True):
-                new_value = _moved_statistic(
-                    old, moment, new_batch_weight(*momentums), array.dtype, channels
-                )
-                array[...] = new_value.rechunk(array.chunks)
+            weight, divisor = new_batch_weight(*momentums), channels.count - correction
+            moments = (mean, 1), (m2, divisor)
+            for array, old, (new, by) in zip(given, statistics, moments, strict=True):
+                moved = _moved_statistic(old, new, by, weight, array.dtype, channels)
+                # dask_array 0.7 assigns no array in other chunks.
+                array[...] = moved.rechunk(array.chunks)
         statistics = [mean, m2 / max(channels.count, 1)]
     y = each_block(
         _normalized,
@@ -111,8 +111,10 @@ def dtypes_of(function: Any, arrays: Mapping[str, Any], **options: Any) -> list[
     return [result.dtype for result in function(**empty, **options)]
 
 
-def _moved_statistic(old: Any, new: Any, weight: float, dtype: Any, channels: Channels) -> Any:
-    options = {"dtype": dtype, "chunks": channels.chunks, "weight": weight}
+def _moved_statistic(
+    old: Any, new: Any, divisor: int, weight: float, dtype: Any, channels: Channels
+) -> Any:
+    options = {"dtype": dtype, "chunks": channels.chunks, "divisor": divisor, "weight": weight}
     return channels.public(each_block(_moved, old, new, **options))
 
 
@@ -154,9 +156,8 @@ def _normalized(
     )
 
 
-def _moved(old: Any, new: Any, *, weight: float) -> Any:
-    with np.errstate(all="ignore"):
-        return moved(old.astype(np.float64), new, weight).astype(old.dtype)
+def _moved(old: Any, new: Any, *, divisor: int, weight: float) -> Any:
+    return moved_statistic(old.reshape(-1), new.reshape(-1), divisor, weight).reshape(old.shape)
 
 
 def _saved_field(

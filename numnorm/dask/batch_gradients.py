@@ -8,10 +8,12 @@ import numpy as np
 
 import numnorm
 from numnorm.arguments import check_flag, check_shape, result_dtype
+from numnorm.backends.contract.norms import ChannelSums
 from numnorm.dask.batch import dtypes_of, parameters_of
 from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_channels
 from numnorm.dask.blocks import each_block, each_object, take
 from numnorm.dask.parameters import as_divided, made_lazy
+from numnorm.norms.batch_parts import part_gradient
 from numnorm.norms.results import Gradients
 
 _FLOAT64 = np.dtype(np.float64)
@@ -132,15 +134,11 @@ def _sums(dy: Any, x: Any, mean: Any, rstd: Any, *gain: Any, **options: Any) -> 
 
 
 def _gradient(dy: Any, x: Any, gain: Any) -> Any:
-    wide = _wide(dy, x)
+    """Return dy times a gain that broadcasts, in the type in which dx is computed."""
+    given = result_dtype("dy", dy.dtype), result_dtype("x", x.dtype)
+    wide = _FLOAT64 if _FLOAT64 in given else np.dtype(np.float32)
     with np.errstate(all="ignore"):
         return dy.astype(wide, copy=False) * gain.astype(wide, copy=False)
-
-
-def _wide(dy: Any, x: Any) -> Any:
-    """Return the dtype in which dx is computed."""
-    given = result_dtype("dy", dy.dtype), result_dtype("x", x.dtype)
-    return _FLOAT64 if _FLOAT64 in given else np.dtype(np.float32)
 
 
 def _input_gradient(
@@ -156,19 +154,8 @@ def _input_gradient(
     axis: int | tuple[int, ...],
     count: int,
 ) -> Any:
-    """Return dx of a block: a normalized g, minus a normalized x, each with a gain."""
-    result, wide = result_dtype("x", x.dtype), _wide(dy, x)
-    mean, rstd, sum_g_xhat, sum_g = (
-        of_channels(array, axes) for array in (mean, rstd, sum_g_xhat, sum_g)
-    )
-    gamma = of_channels(gain[0], axes).astype(np.float64) if gain and usual else None
-    g = dy.astype(wide, copy=False) if usual else _gradient(dy, x, gain[0])
-    with np.errstate(all="ignore"):
-        variance = np.where(rstd == 0, 0.0, rstd.astype(np.float64) ** -2.0)
-        factor = sum_g_xhat / count * rstd
-        factor = factor if gamma is None else factor * gamma
-        options: dict[str, Any] = {"channel_axis": axis, "running_var": variance}
-        options |= {"training": False, "eps": 0.0}
-        dx = numnorm.batch_norm(g, gamma, running_mean=sum_g / count, **options)
-        dx -= numnorm.batch_norm(x.astype(wide, copy=False), factor, running_mean=mean, **options)
-        return dx.astype(result, copy=False)
+    """Return dx of a block from the sums over all blocks."""
+    mean, rstd, *sums = (of_channels(array, axes) for array in (mean, rstd, sum_g_xhat, sum_g))
+    gamma = of_channels(gain[0], axes) if gain and usual else None
+    g = dy if usual else _gradient(dy, x, gain[0])
+    return part_gradient(g, x, mean, rstd, gamma, axis, ChannelSums(count, *sums))

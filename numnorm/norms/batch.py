@@ -64,7 +64,8 @@ def batch_norm(
     ----------
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
-        An array that is not C-contiguous is copied once.
+        An array that is not C-contiguous is copied once. An array of Dask, in any chunks, gives a
+        lazy result.
     gamma, beta : array_like, optional
         Gain and bias of each channel, of shape ``(C,)``; or with as many axes as x, to broadcast
         against it: ``(N, C, 1)`` is a gain for each sample and channel. Default: 1 and 0.
@@ -73,7 +74,7 @@ def batch_norm(
         channel, and ``(C,)`` below is the shape of these axes; on a device there may be only one.
     running_mean, running_var : array, optional
         Of shape ``(C,)``, both or neither. In training they are updated in place; in inference
-        they are required and only read.
+        they are required and only read. A lazy call updates arrays of Dask, by assignment.
     training : bool, default True
         Whether to normalize with the statistics of `x`.
     momentum : float or "cumulative", optional
@@ -109,6 +110,11 @@ def batch_norm(
     Mean and variance of a channel are float64 numbers. A variance that overflows float64, or that
     is less than 1e-301 but not 0 and has no larger `eps` beside it, makes the channel NaN. For a
     float64 `x`, rounding the mean adds an error of up to half a unit in the last place of the mean.
+    In training, arrays of Dask give the same bytes as NumPy's if their chunks are multiples of
+    `stream_step` along the first axis, and divided along no others but the channels'. Dask keeps x
+    in memory from its first pass to its second: compute `batch_moments` first, and pass them as
+    running statistics with ``training=False``, where x must be read twice.
+
     An empty batch leaves the running statistics unchanged. A negative running variance is an error
     in inference; on a device, whose numbers are not read, it gives NaN.
 

@@ -158,7 +158,8 @@ def batch_moments(
     ----------
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
-        An array that is not C-contiguous is copied once.
+        An array that is not C-contiguous is copied once. An array of Dask, in any chunks, gives
+        moments with an int and lazy arrays.
     channel_axis : int or tuple of int, default 1
         The axis of the channels; the statistics are taken over all other axes. With several axes,
         the moments have the shape of these axes; on a device there may be only one.

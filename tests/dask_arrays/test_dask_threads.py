@@ -14,7 +14,7 @@ LAYERS = [os.environ.get("NUMBA_THREADING_LAYER", "")]
 LAYERS = LAYERS if LAYERS[0] else ["workqueue", "omp", "tbb"]
 
 GRAPHS = """
-import json, threading
+import json, sys, threading
 import dask, dask.array as da, numpy as np
 import every_call, numnorm
 
@@ -22,12 +22,13 @@ every_call.load_tbb()
 x = np.random.default_rng(0).normal(size=(160, 4096)).astype(np.float32)
 gamma = np.linspace(0.5, 2.0, 4096, dtype=np.float32)
 launches = every_call.Launches()
-numnorm.layer_norm(x)
+forward, backward = (getattr(numnorm, sys.argv[1] + way) for way in ("_forward", "_backward"))
+forward(x)
 assert launches.take()  # such arrays are large enough for threads
 
 def graph(lazy):
-    y, mean, rstd = numnorm.layer_norm_forward(lazy, gamma)
-    return y, *numnorm.layer_norm_backward(y, lazy, mean, rstd, gamma)
+    y, mean, rstd = forward(lazy, gamma)
+    return y, *backward(y, lazy, mean, rstd, gamma)
 
 def digest(chunks):
     lazy = graph(da.from_array(x, chunks=chunks))
@@ -51,9 +52,10 @@ print(json.dumps([wrong, launches.take()]))
 """
 
 
+@pytest.mark.parametrize("norm", ["layer_norm", "batch_norm"])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_graphs_on_threads_of_dask(layer):
+def test_graphs_on_threads_of_dask(layer, norm):
     """200 graphs, four at a time; no block launches threads of its own."""
     skip_where_missing(layer)
     environment = {"NUMBA_THREADING_LAYER": layer, "NUMBA_NUM_THREADS": "2"}
-    assert json.loads(in_new_process("-c", GRAPHS, **environment)) == [[], []]
+    assert json.loads(in_new_process("-c", GRAPHS, norm, **environment)) == [[], []]

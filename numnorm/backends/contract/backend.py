@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from numnorm.arguments import Shape
-from numnorm.backends.contract.norms import Detached, Norm, Scaling
+from numnorm.backends.contract.norms import ChannelSums, Detached, Norm, Scaling
 from numnorm.backends.contract.recurrent import (
     CellGradients,
     CellSpec,
@@ -162,8 +162,12 @@ class ColumnBackend(ArrayBackend, Protocol):
         layout: ColumnLayout,
         detached: Detached,
         out: Any,
+        sums: ChannelSums | None = None,
     ) -> tuple[Any, Any, Any]:
-        """Return dx, dgamma, dbeta."""
+        """Return dx, dgamma, dbeta.
+
+        If x is a part of the data, dx takes the `sums` of all data, and the rest has no meaning.
+        """
 
 
 class RecurrentBackend(ArrayBackend, Protocol):

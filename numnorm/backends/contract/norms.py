@@ -92,3 +92,21 @@ class Detached(NamedTuple):
 
     mean: bool = False
     scale: bool = False
+
+
+class ChannelSums(NamedTuple):
+    """Sums over each channel of all data, for the gradient of a part of them.
+
+    Attributes
+    ----------
+    per_channel : int
+        The number of values in a channel.
+    products : array of float64
+        The sum of ``dy * xhat``. This xhat is of the mean as rounded to the compute type.
+    dy : array of float64
+        The sum of dy.
+    """
+
+    per_channel: int
+    products: Any
+    dy: Any

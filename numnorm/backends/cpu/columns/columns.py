@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.contract.norms import Detached
+from numnorm.backends.contract.norms import ChannelSums, Detached
 from numnorm.backends.cpu.columns import broadcast
 from numnorm.backends.cpu.columns.coefficient_kernels import (
     make_centre_coefficients,
@@ -107,13 +107,15 @@ def column_backward(
     layout: ColumnLayout,
     detached: Detached,
     out: Any,
+    sums: ChannelSums | None = None,
 ) -> tuple[Array, Array, Array]:
     """Return dx, dgamma, dbeta."""
     wide = wider_dtype("dy", dy, x)
     if wide is not None:
+        others = layout, detached, None, sums
         return in_wider_dtype(
             wide, x, "x", gamma, (layout.channels,), out,
-            lambda x, gamma: column_backward(dy, x, mean, rstd, gamma, layout, detached, None),
+            lambda x, gamma: column_backward(dy, x, mean, rstd, gamma, *others),
         )  # fmt: skip
     plan = plan_of(x.dtype, layout)
     source = plan.source(x)
@@ -136,7 +138,7 @@ def column_backward(
     elif frozen_statistics:
         _frozen_statistics_gradient(arrays, given, layout, plan, target, gradients)
     else:
-        _gradient(arrays, given, layout, plan, detached, target, gradients)
+        _gradient(arrays, given, layout, plan, detached, target, gradients, sums)
     if native is not dtype:
         with np.errstate(over="ignore"):  # a sum may leave the range of float16
             gradients = gradients.astype(dtype)
@@ -152,18 +154,23 @@ def _gradient(
     detached: Detached,
     target: Array,
     gradients: Array,
+    whole: ChannelSums | None,
 ) -> None:
     """Store dx, dgamma and dbeta of dy and x, given mean, rstd and gamma."""
     element_type, channels, parts = plan.element_type, layout.channels, plan.parts
     mean, rstd, weight = given
     shift = plan.shift(target)
-    coefficients, sums = plan.table(8, shift), np.empty((2, layout.blocks, channels))
+    coefficients = plan.table(8, shift)
     scaled, lost = centre_coefficients(element_type)(mean, rstd, coefficients)
-    if lost:
-        restore_means(arrays[1], layout, coefficients)
-    arguments = *arrays, coefficients, layout.block, sums
-    plan.run(plan.family.sums(element_type), arguments, plan.block_parts, 2)
-    inv_count = 1.0 / layout.per_channel
+    if whole is None:
+        sums, per_channel = np.empty((2, layout.blocks, channels)), layout.per_channel
+        if lost:
+            restore_means(arrays[1], layout, coefficients)
+        arguments = *arrays, coefficients, layout.block, sums
+        plan.run(plan.family.sums(element_type), arguments, plan.block_parts, 2)
+    else:
+        per_channel, sums = whole.per_channel, np.array((whole.products, whole.dy))[:, None]
+    inv_count = 1.0 / per_channel
     inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_count
     scaled = gradient_coefficients(element_type)(
         weight, sums, *inv_counts, scaled, gradients, coefficients

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numnorm.backends.contract.norms import Detached
+from numnorm.backends.contract.norms import ChannelSums, Detached
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
     as_parameter,
@@ -100,15 +100,16 @@ def column_backward(
     layout: ColumnLayout,
     detached: Detached,
     out: Any,
+    sums: ChannelSums | None = None,
 ) -> tuple[Any, ...]:
     """Return dx, dgamma, dbeta."""
     with on_device_of(x):
         grad = as_parameter("dy", dy, x.shape, "the shape of the input", x)
         others = mean, rstd, gamma, layout, detached, x.element
         if grad.element == x.element:
-            return _column_backward(grad, x, *others, out)
+            return _column_backward(grad, x, *others, out, sums)
         return in_wider_dtype(
-            grad, x, out, lambda dy, x, out: _column_backward(dy, x, *others, out)
+            grad, x, out, lambda dy, x, out: _column_backward(dy, x, *others, out, sums)
         )
 
 
@@ -122,6 +123,7 @@ def _column_backward(
     detached: Detached,
     element: ElementType,
     out: Any,
+    sums: ChannelSums | None,
 ) -> tuple[Any, ...]:
     """Return the same for a dy of the dtype of x; without gamma its gradient is an `element`."""
     channels = layout.channels
@@ -140,7 +142,7 @@ def _column_backward(
     dbeta = x.lib.empty(x.array, (channels,), gradient.name)
     coefficients = _centred(x, of_mean, of_rstd, layout)
     totals = weight, gradient, dgamma, dbeta
-    _launch_gradient_coefficients(x, layout, grads, source, coefficients, totals, detached)
+    _launch_gradient_coefficients(x, layout, grads, source, coefficients, totals, detached, sums)
     if detached.mean and detached.scale:
         # The statistics are frozen, so dx depends on dy alone.
         offset = FROZEN_COEFFICIENTS * channels * x.element.compute_type(0).itemsize
@@ -170,22 +172,30 @@ def _launch_gradient_coefficients(
     coefficients: Any,
     totals: tuple[DeviceArray | None, ElementType, Any, Any],
     detached: Detached,
+    sums: ChannelSums | None,
 ) -> None:
     """Launch the kernels that compute sums of each channel, its dgamma, dbeta and coefficients."""
     channels, (weight, gradient, dgamma, dbeta) = layout.channels, totals
-    plan = plan_of(x, layout, grads, source, reads=2)
-    products = float64_memory(x, 2 * plan.parts * channels)
-    plain = ArrayOffset(products, plan.parts * channels * FLOAT64.itemsize)
-    kernel = _family(layout).sums(x.element, plan.shape)
-    launch(kernel, plan.blocks, x, (grads, source, coefficients, products, plain), plan.sizes)
-    inv_count, fold = 1.0 / layout.per_channel, fold_shape(channels)
+    if sums is None:
+        plan = plan_of(x, layout, grads, source, reads=2)
+        parts, per_channel = plan.parts, layout.per_channel
+        products = float64_memory(x, 2 * parts * channels)
+        plain = ArrayOffset(products, parts * channels * FLOAT64.itemsize)
+        kernel = _family(layout).sums(x.element, plan.shape)
+        launch(kernel, plan.blocks, x, (grads, source, coefficients, products, plain), plan.sizes)
+    else:
+        parts, per_channel = 1, sums.per_channel
+        products, plain = (
+            in_float64(given_statistic("dy", total, x, channels)).array for total in sums[1:]
+        )
+    inv_count, fold = 1.0 / per_channel, fold_shape(channels)
     inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_count
     launch(
         _gradient_coefficients(x.element, _element(weight), gradient, fold),
         -(-channels // fold.lanes),
         x,
         (products, plain, _memory(weight), dgamma, dbeta, coefficients),
-        (plan.parts, channels, *inv_counts),
+        (parts, channels, *inv_counts),
     )
 
 
