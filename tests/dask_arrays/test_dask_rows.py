@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from lazy_norms import LazyNorm, computed
 from norm_cases import NORMS
-from norm_checks import DTYPES, PARAMETERS, Norm, as_tuple, check, draw_all, draw_parameters
+from norm_checks import DTYPES, HALVES, PARAMETERS, Norm, as_tuple, check, draw_all, draw_parameters
 from norm_strategies import FAR, NAMES, arrays, norms
 
 pytest.importorskip("dask.array")
@@ -81,6 +81,8 @@ def test_whole_rows_have_the_bytes_of_numpy(name, dtype, which):
     saved = expected[1:]
     dx, *sums = as_tuple(lazy.backward(dy, x, saved, *parameters[:1]))
     expected, *expected_sums = as_tuple(norm.backward(dy, x, saved, *parameters[:1]))
+    if dtype in HALVES and which == "none":  # a gain of ones may change the sign of a zero
+        dx, expected = dx + dtype(0), expected + dtype(0)
     assert dx.tobytes() == expected.tobytes()
     # A few roundings to the dtype: the kernels sum float32 in short runs, in another order here.
     eps = float(ml_dtypes.finfo(dtype).eps)

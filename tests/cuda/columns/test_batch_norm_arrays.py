@@ -8,6 +8,9 @@ from fake_libraries import STREAMS
 from simulated_target import Kernel
 
 import numnorm
+from numnorm.backends import backend_for
+from numnorm.backends.contract.norms import ChannelSums, Detached
+from numnorm.layouts import column_layout
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 # A shape with its channel axis: plain, channels first and last, whole and ragged.
@@ -425,3 +428,27 @@ def test_refused_gradients(library):
     refused(TypeError, "^rstd must be a .* got numpy", backward, x, x, one, np.ones(5))
     refused(ValueError, "^gamma must be on device 0", backward, x, x, one, one,
             library.take(draw(5), 1))  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_part_takes_the_sums_of_all_data(library, place):
+    shape, axis = PLACES[place]
+    x, dy = draw(shape), draw(shape, seed=1)
+    _, mean, rstd = numnorm.batch_norm_forward(x, channel_axis=axis)
+    dx, dgamma, dbeta = numnorm.batch_norm_backward(
+        dy.astype(float), x.astype(float), mean, rstd, channel_axis=axis
+    )
+    part, grads = np.copy(x[:1]), np.copy(dy[:1])
+    if axis == 0:
+        mean, rstd, dgamma, dbeta = (array[:1] for array in (mean, rstd, dgamma, dbeta))
+    backend, of_x = backend_for(library.take(part), "x")
+    # The kernels round the mean to float32.
+    products = dgamma + (mean - mean.astype(np.float32)) * rstd * dbeta
+    sums = ChannelSums(x.size // shape[axis], *map(library.take, (products, dbeta)))
+    given = (library.take(array) for array in (grads, mean, rstd))
+    gradient, saved_mean, saved_rstd = given
+    found = backend.column_backward(
+        gradient, of_x, saved_mean, saved_rstd, None,
+        column_layout(part.shape, axis), Detached(), None, sums,
+    )[0]  # fmt: skip
+    assert_close(found.host, dx[:1], "float32", 128)
