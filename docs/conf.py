@@ -116,6 +116,7 @@ _mathjax = importlib.util.find_spec("mathjax").submodule_search_locations[0]
 html_static_path = ["_static", f"{_mathjax}/static/mathjax/es5/tex-svg.js"]
 mathjax_path = "tex-svg.js"
 html_css_files = ["numnorm.css"]
+html_favicon = "_static/favicon.svg"
 html_show_sourcelink = False
 html_copy_source = False
 html_context = {"default_mode": "auto"}
@@ -131,7 +132,8 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": []}
+# Pages without pages below them.
+html_sidebars = {name: [] for name in ("index", "choosing", "recurrent", "numerics", "install")}
 
 
 def setup(app):

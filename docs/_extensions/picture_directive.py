@@ -20,11 +20,14 @@ COMMON = {
     "savefig.facecolor": "none",
     "legend.frameon": False,
     "svg.hashsalt": "numnorm",  # the same file every time
-    # Okabe and Ito's colours, told apart with any colour vision and on both backgrounds.
-    "axes.prop_cycle": "cycler('color', ['0072B2', 'D55E00', '009E73', 'CC79A7', '8A8A8A'])",
 }
 INKS = {"light": "#222832", "dark": "#ced6dd"}
 INKED = ["text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"]
+# Blue, red, green, purple and grey, after Okabe and Ito: told apart with any colour vision.
+COLORS = {
+    "light": ["#0072B2", "#D55E00", "#009E73", "#B5578A", "#8A8A8A"],
+    "dark": ["#56B4E9", "#EB8544", "#2DBE94", "#DFA0C5", "#8A8A8A"],
+}
 
 
 class Picture(SphinxDirective):
@@ -60,6 +63,7 @@ def _save(draw, arguments, theme, file):
     import matplotlib
 
     style = COMMON | dict.fromkeys(INKED, INKS[theme])
+    style["axes.prop_cycle"] = matplotlib.cycler(color=COLORS[theme])
     with matplotlib.rc_context(style):
         draw(*arguments).savefig(file, format="svg", metadata={"Date": None})
 

@@ -11,7 +11,7 @@ def two_features():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 2)) * (2, 1) + (1, 0)
     first = x[:, 0] > x[:, 1]
-    figure, axes = panels(2, height=3.4)
+    figure, axes = panels(2, height=3.0)
     for panel, points, title in zip(axes, (x, numnorm.layer_norm(x)), ("x", "layer_norm(x)"),
                                     strict=True):  # fmt: skip
         panel.scatter(*points[first].T, s=14, color=BLUE, label="first feature larger")

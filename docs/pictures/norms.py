@@ -8,9 +8,9 @@ import numnorm
 BLUE, RED, GREEN = "C0", "C1", "C2"
 
 
-def panels(count, height=2.8, **options):
+def panels(count, height=2.4, **options):
     """Return a figure with panels beside each other."""
-    figure = Figure(figsize=(7.2, height), layout="constrained")
+    figure = Figure(figsize=(5.6, height), layout="constrained")
     return figure, figure.subplots(1, count, **options)
 
 
@@ -34,15 +34,15 @@ def detached():
     x = 1.5 * rng.normal(size=(2000, 64))
     g = 0.5 + rng.normal(size=x.shape) + x
     _, mean, rstd = numnorm.layer_norm_forward(x, eps=0)
-    figure, axes = panels(4, height=2.4, sharex=True, sharey=True)
+    figure, axes = panels(4, height=2.2, sharex=True, sharey=True)
     for panel, detach in zip(axes, (None, "mean", "scale", "both"), strict=True):
         dx = numnorm.layer_norm_backward(g, x, mean, rstd, detach=detach).dx.ravel()
         panel.hist(dx, np.linspace(-3.5, 4.5, 60), color=BLUE, density=True)
         panel.axvline(dx.mean(), color=RED, linewidth=1.5)
-        panel.set(title=f"detach={detach!r}" if detach else "None", yticks=[])
+        panel.set(title=repr(detach), yticks=[])
         found = f"mean {dx.mean().round(2) + 0.0:.2f}\nvar. {dx.var():.2f}"
         panel.text(0.03, 0.97, found, va="top", transform=panel.transAxes, fontsize="small")
-    figure.supxlabel("dx")
+    figure.supxlabel("dx, for each value of detach")
     return figure
 
 

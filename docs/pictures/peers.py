@@ -38,7 +38,7 @@ def compared(results, family):
     """Draw how many times as long libraries take: a mark for each, a line from least to most."""
     records = json.loads((BENCHMARKS / "peers/results" / results / "peers.json").read_text("utf-8"))
     rows = _rows([r for r in records["records"] if case_of(r).family == family])
-    figure = Figure(figsize=(6, 1.1 + 0.3 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(5.8, 1.2 + 0.34 * len(rows)), layout="constrained")
     panel = figure.subplots()
     panel.axvline(1, color="C4", linewidth=1.5)
     for place, of_row in enumerate(rows.values()):
@@ -49,14 +49,14 @@ def compared(results, family):
             mean = statistics.geometric_mean(values)
             panel.plot(mean, height, marker, color=color, markersize=6, label=label)
     panel.set(xscale="log", yticks=range(len(rows)), ylim=(len(rows) - 0.4, -0.6),
-              xlabel="time / time of numnorm (right of 1: numnorm is faster)")  # fmt: skip
+              xlabel="time / time of numnorm")  # fmt: skip
     panel.set_yticklabels(rows)
     panel.xaxis.set_major_formatter("{x:g}")
     for place in range(len(rows) - 1):
         panel.axhline(place + 0.5, color="C4", linewidth=0.4, alpha=0.6)
     panel.grid(axis="x", alpha=0.3)
     marks = dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    figure.legend(marks.values(), marks, loc="outside upper center", ncols=3, fontsize="small")
+    figure.legend(marks.values(), marks, loc="outside upper center", ncols=3)
     return figure
 
 
