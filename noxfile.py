@@ -149,7 +149,7 @@ def docs(session: nox.Session) -> None:
     session.install(".[docs]")
     options = ["-W", "--keep-going", "-n", "-b", "html", *session.posargs]
     session.run("sphinx-build", *options, "docs", "docs/_build/html")
-    session.run("pytest", "-m", "site", "tests/project/test_site.py")
+    session.run("pytest", "-m", "site", "tests/project")
     session.run("pytest", "--doctest-glob=*.md", "-m", "", *PAGES)
 
 
