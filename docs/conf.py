@@ -75,7 +75,6 @@ autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
-autodoc_default_options = {"inherited-members": "object"}
 # Other libraries, whose documentation is not at hand without a network; and fields, below.
 nitpick_ignore_regex = [
     ("py:obj", r"(numba|numpy|sklearn)\..*"),

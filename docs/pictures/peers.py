@@ -38,7 +38,7 @@ def compared(results, family):
     """Draw how many times as long libraries take: a mark for each, a line from least to most."""
     records = json.loads((BENCHMARKS / "peers/results" / results / "peers.json").read_text("utf-8"))
     rows = _rows([r for r in records["records"] if case_of(r).family == family])
-    figure = Figure(figsize=(5.8, 1.2 + 0.34 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(4.9, 1.2 + 0.34 * len(rows)), layout="constrained")
     panel = figure.subplots()
     panel.axvline(1, color="C4", linewidth=1.5)
     for place, of_row in enumerate(rows.values()):
@@ -56,7 +56,7 @@ def compared(results, family):
         panel.axhline(place + 0.5, color="C4", linewidth=0.4, alpha=0.6)
     panel.grid(axis="x", alpha=0.3)
     marks = dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    figure.legend(marks.values(), marks, loc="outside upper center", ncols=3)
+    figure.legend(marks.values(), marks, loc="outside upper center", ncols=3, fontsize="small")
     return figure
 
 
