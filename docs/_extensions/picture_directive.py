@@ -42,7 +42,9 @@ class Picture(SphinxDirective):
         """Return a figure with both pictures."""
         name, *arguments = self.arguments[0].split()
         module, function = name.rsplit(".", 1)
-        draw = getattr(importlib.import_module(f"pictures.{module}"), function)
+        pictures = importlib.import_module(f"pictures.{module}")
+        self.env.note_dependency(pictures.__file__)
+        draw = getattr(pictures, function)
         # The theme hides a caption beside a hidden picture, so pictures have a parent of their own.
         both = nodes.container()
         for theme in INKS:
