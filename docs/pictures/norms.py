@@ -39,9 +39,9 @@ def detached():
         dx = numnorm.layer_norm_backward(g, x, mean, rstd, detach=detach).dx.ravel()
         panel.hist(dx, np.linspace(-3.5, 4.5, 60), color=BLUE, density=True)
         panel.axvline(dx.mean(), color=RED, linewidth=1.5)
-        panel.set(title=repr(detach), yticks=[])
-        found = f"mean {dx.mean().round(2) + 0.0:.2f}\nvar. {dx.var():.2f}"
-        panel.text(0.03, 0.97, found, va="top", transform=panel.transAxes, fontsize="small")
+        found = f"mean {dx.mean().round(2) + 0.0:.2f}\nvariance {dx.var():.2f}"
+        panel.set(yticks=[])
+        panel.set_title(f"{detach!r}\n{found}", fontsize="small")
     figure.supxlabel("dx, for each value of detach")
     return figure
 
