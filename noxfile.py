@@ -26,6 +26,8 @@ AVX2 = {
     "NUMBA_CPU_FEATURES": "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+lzcnt"
     ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2",
 }
+# The pages of the site that are written by hand; those with examples are run.
+PAGES = [str(path) for path in sorted(Path("docs").rglob("*.md")) if "generated" not in path.parts]
 EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
 
 
@@ -135,12 +137,21 @@ def layers(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["environment"])
 def doctest(session: nox.Session) -> None:
-    """Run the examples of the README, of two pages of docs and of the docstrings."""
+    """Run the examples of the README, of the site's pages and of the docstrings."""
     # The modules for CUDA have no examples, and cannot be imported without numba-cuda.
     options = ["--doctest-modules", "--doctest-glob=*.md", "--pyargs"]
     options += ["--doctest-ignore-import-errors"]
-    pages = ["docs/njit.md", "docs/clusters.md"]
-    run_in_environment(session, "pytest", *options, "numnorm", "README.md", *pages)
+    run_in_environment(session, "pytest", *options, "numnorm", "README.md", *PAGES)
+
+
+@nox.session(default=False)
+def docs(session: nox.Session) -> None:
+    """Build the site in docs/_build/html without a warning; run its examples, walk its links."""
+    session.install(".[docs]")
+    options = ["-W", "--keep-going", "-n", "-b", "html", *session.posargs]
+    session.run("sphinx-build", *options, "docs", "docs/_build/html")
+    session.run("pytest", "-m", "site", "tests/project")
+    session.run("pytest", "--doctest-glob=*.md", "-m", "", *PAGES)
 
 
 @nox.session(python=False, requires=["environment"])

@@ -1,10 +1,13 @@
-"""Norms of a Zarr array by two processes, one of which is killed.
+"""A cluster that loses a process
+==============================
+
+Norms of a Zarr array by two processes, one of which is killed.
 
 Dask computes again what was lost with the process, and starts another one. The results have the
 bytes of NumPy's. A cluster of many machines takes another line than the one with `LocalCluster`:
 docs/clusters.md names some.
 
-``pip install 'numnorm[dask]' distributed zarr``, then ``python docs/gallery/dask_cluster.py``
+``pip install 'numnorm[dask,storage]'``, then ``python docs/gallery/dask_cluster.py``
 """
 
 import os

@@ -1,4 +1,7 @@
-"""Batch norm of samples that lie in several processes, with MPI.
+"""Batch norm over the ranks of MPI
+================================
+
+Batch norm of samples that lie in several processes, with MPI.
 
 Each rank reads its own samples. One Allreduce merges their moments, and each rank normalizes its
 samples by the statistics of all; a second one adds the gradients of gamma and beta.

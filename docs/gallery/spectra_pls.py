@@ -1,4 +1,7 @@
-"""Glucose from the spectra of a fermentation, with and without a correction of scatter.
+"""Spectra of a fermentation, with PLS
+===================================
+
+Glucose from the spectra of a fermentation, with and without a correction of scatter.
 
 The spectra were measured on-line in a real fermentation, and come with chemotools (MIT licence). At
 34 times a sample was also analysed in the laboratory; PLS regression is cross-validated on these.

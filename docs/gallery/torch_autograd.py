@@ -1,4 +1,7 @@
-"""A layer norm that PyTorch differentiates: numnorm's two passes in a function of autograd.
+"""A layer norm that PyTorch differentiates
+========================================
+
+The two passes of numnorm in a function of autograd.
 
 The functions of numnorm record no gradient, so they refuse a tensor that requires one. Inside of a
 ``torch.autograd.Function`` nothing is recorded, and they take it. Other norms go the same way.

@@ -24,7 +24,7 @@ class RMSNormalizer(RowNormalizer):
     ----------
     n_features_in_ : int
         The number of features seen during `fit`.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X had names that are all strings.
 
     See Also

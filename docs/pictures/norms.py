@@ -1,0 +1,150 @@
+"""Pictures of what the norms do."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import numnorm
+
+BLUE, RED, GREEN = "C0", "C1", "C2"
+
+
+def panels(count, height=2.4, **options):
+    """Return a figure with panels beside each other."""
+    figure = Figure(figsize=(5.6, height), layout="constrained")
+    return figure, figure.subplots(1, count, **options)
+
+
+def layer():
+    """Rows with their own offset and gain, and one of another shape, before and after."""
+    rng = np.random.default_rng(2)
+    shape = np.cumsum(rng.normal(size=24))
+    rows = rng.uniform(0.4, 2.5, (6, 1)) * shape + rng.uniform(-12, 12, (6, 1))
+    other = np.cumsum(rng.normal(size=24))
+    figure, (before, after) = panels(2, sharex=True)
+    for panel, change, title in ((before, np.asarray, "x"), (after, numnorm.layer_norm, "x̂")):
+        panel.plot(change(rows).T, color=BLUE, linewidth=1.5)
+        panel.plot(change(other), color=RED, linewidth=1.5, linestyle="--")
+        panel.set(title=title, xlabel="element of the row")
+    return figure
+
+
+def detached():
+    """Histograms of dx for what may be detached."""
+    rng = np.random.default_rng(0)
+    x = 1.5 * rng.normal(size=(2000, 64))
+    g = 0.5 + rng.normal(size=x.shape) + x
+    _, mean, rstd = numnorm.layer_norm_forward(x, eps=0)
+    figure, axes = panels(4, height=2.2, sharex=True, sharey=True)
+    for panel, detach in zip(axes, (None, "mean", "scale", "both"), strict=True):
+        dx = numnorm.layer_norm_backward(g, x, mean, rstd, detach=detach).dx.ravel()
+        panel.hist(dx, np.linspace(-3.5, 4.5, 60), color=BLUE, density=True)
+        panel.axvline(dx.mean(), color=RED, linewidth=1.5)
+        found = f"mean {dx.mean().round(2) + 0.0:.2f}\nvariance {dx.var():.2f}"
+        panel.set(yticks=[])
+        panel.set_title(f"{detach!r}\n{found}", fontsize="small")
+    figure.supxlabel("dx, for each value of detach")
+    return figure
+
+
+def rms():
+    """Layer norm and RMS norm of a row and of the same row moved up."""
+    rng = np.random.default_rng(5)
+    row = np.cumsum(rng.normal(size=24)) / 2
+    rows = np.stack([row - row.mean(), row - row.mean() + 2])
+    figure, axes = panels(3, sharex=True, sharey=True)
+    changes = {"x": np.asarray, "layer norm": numnorm.layer_norm, "RMS norm": numnorm.rms_norm}
+    for panel, (title, change) in zip(axes, changes.items(), strict=True):
+        one, two = change(rows)
+        panel.plot(one, color=BLUE, linewidth=2.5)
+        panel.plot(two, color=RED, linestyle="--")
+        panel.axhline(0, color="C4", linewidth=0.8)
+        panel.set(title=title, xlabel="element")
+    return figure
+
+
+def ada():
+    """Draw the map of AdaNorm, and its factor."""
+    y = np.linspace(-12, 12, 200)
+    figure, (values, factor) = panels(2, sharex=True)
+    values.plot(y, y, color="C4", linestyle=":", label="layer norm")
+    values.plot(y, (1 - 0.1 * y) * y, color=BLUE, label="z")
+    values.set(xlabel="y", ylabel="z", ylim=(-24, 12))
+    values.legend(loc="lower right")
+    factor.plot(y, 1 - 0.1 * y, color=BLUE)
+    factor.axhline(0, color="C4", linewidth=0.8)
+    factor.axvspan(-3, 3, color=GREEN, alpha=0.2, linewidth=0)
+    factor.text(0, -0.15, "nearly all values", ha="center", va="top", fontsize="small")
+    factor.set(xlabel="y", ylabel="φ")
+    return figure
+
+
+def spectra():
+    """Synthesized spectra before and after the standard normal variate."""
+    rng = np.random.default_rng(0)
+    at = np.linspace(0, 1, 300)
+    amount = np.linspace(0, 1, 40)[:, None]
+    spectra = np.exp(-(((at - 0.35) / 0.12) ** 2)) + 0.6 * np.exp(-(((at - 0.85) / 0.1) ** 2))
+    spectra = spectra + 0.5 * amount * np.exp(-(((at - 0.65) / 0.05) ** 2))
+    spectra = rng.uniform(0.5, 2, (40, 1)) * spectra + rng.uniform(-0.5, 1.5, (40, 1))
+    figure, axes = panels(2, sharex=True)
+    corrected = numnorm.standard_normal_variate(spectra)
+    for panel, rows, title in zip(axes, (spectra, corrected), ("x", "y"), strict=True):
+        for row, share in zip(rows, amount.ravel(), strict=True):
+            panel.plot(at, row, color=(0.1 + 0.75 * share, 0.45, 0.75 - 0.65 * share), linewidth=1)
+        panel.set(title=title, xlabel="wavelength")
+    return figure
+
+
+def shared(norm):
+    """Mark which elements of an array (4 samples, 6 channels, 3 × 3 positions) share statistics."""
+    chosen = {
+        "batch": (range(4), [2]),
+        "group": ([1], [2, 3]),
+        "instance": ([1], [2]),
+    }[norm]
+    figure = Figure(figsize=(5.4, 2.9), layout="constrained")
+    axes = figure.subplots(4, 6)
+    for sample in range(4):
+        for channel in range(6):
+            panel = axes[sample, channel]
+            marked = sample in chosen[0] and channel in chosen[1]
+            for row in range(3):
+                for column in range(3):
+                    color, strength = (RED, 0.9) if marked else ("C4", 0.35)
+                    panel.fill(*_square(row, column), color=color, alpha=strength, linewidth=0)
+            panel.set(aspect="equal", xticks=[], yticks=[])
+            panel.spines[:].set_visible(False)
+            if sample == 0:
+                panel.set_title(f"channel {channel}", fontsize="small")
+        axes[sample, 0].set_ylabel(f"sample {sample}", rotation=0, ha="right", va="center",
+                                   fontsize="small")  # fmt: skip
+    return figure
+
+
+def _square(row, column, size=0.9):
+    x = [column, column + size, column + size, column]
+    return x, [row, row, row + size, row + size]
+
+
+def weight():
+    """Vectors of one direction, their weight vector, and the gradient."""
+    figure = Figure(figsize=(4.6, 3.4), layout="constrained")
+    panel = figure.subplots()
+    direction = np.array([0.8, 0.6])
+    for length in (1.0, 2.2, 4.0):
+        v = length * direction
+        panel.plot(*v, "o", color=BLUE)
+        panel.annotate("v", v, xytext=(5, -12), textcoords="offset points", color=BLUE)
+    g, v = 3.0, 2.2 * direction
+    w, norm = numnorm.weight_norm_forward(v[None], np.array([g]))
+    angle = np.linspace(0.2, 1.1, 50)
+    panel.plot(g * np.cos(angle), g * np.sin(angle), color="C4", linestyle=":", label="length g")
+    panel.plot([0, 4.4 * 0.8], [0, 4.4 * 0.6], color="C4", linewidth=0.8)
+    panel.annotate("", w[0], (0, 0), arrowprops={"arrowstyle": "->", "color": RED, "lw": 2})
+    panel.annotate("w", w[0], xytext=(4, 6), textcoords="offset points", color=RED)
+    dv = numnorm.weight_norm_backward(np.array([[-0.2, 0.9]]), v[None], norm, np.array([g])).dv[0]
+    panel.annotate("", v + dv, v, arrowprops={"arrowstyle": "->", "color": GREEN, "lw": 2})
+    panel.annotate("dv", v + dv, xytext=(4, 4), textcoords="offset points", color=GREEN)
+    panel.set(aspect="equal", xlim=(0, 4.2), ylim=(0, 3))
+    panel.legend(loc="lower right")
+    return figure
