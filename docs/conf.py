@@ -92,12 +92,29 @@ def _skip(app, what, name, obj, skip, options):
 
 # The gallery: an example runs where its library is installed by the extra `docs`, or was before.
 
-RUNS = {"spectra_pls": "chemotools", "torch_autograd": "torch"}
+RUNS = {
+    "cmvn_utterance": "matplotlib",
+    "detach_gradients": "matplotlib",
+    "digits_batch_sizes": "matplotlib",
+    "eeg_standardization": "matplotlib",
+    "invariances": "matplotlib",
+    "jax_gradient": "jax",
+    "lstm_ragged_online": "matplotlib",
+    "njit_pipeline": "matplotlib",
+    "snv_spectra": "matplotlib",
+    "spectra_pls": "chemotools",
+    "square_corners": "matplotlib",
+    "streaming_statistics": "matplotlib",
+    "torch_autograd": "torch",
+}
 _runnable = [name for name, needed in RUNS.items() if importlib.util.find_spec(needed)]
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "generated/gallery",
     "filename_pattern": rf"/({'|'.join(_runnable)})\.py" if _runnable else r"(?!)",
+    "image_scrapers": "gallery_pictures.save",
+    "reset_modules": ("matplotlib", "gallery_pictures.style"),
+    "default_thumb_file": str(DOCS / "_static" / "favicon.svg"),
     "show_memory": False,
     "show_signature": False,
     "download_all_examples": False,

@@ -1,10 +1,12 @@
 """Cepstral mean and variance normalization
 ========================================
 
-A microphone adds a constant to log spectra. Normalization takes it away: over a whole utterance, or in a window.
+A microphone adds a constant to log spectra. Normalization takes it away: over a whole utterance, or
+in a window.
 
-A short utterance is synthesized: three vowels from formants, with noise. In the middle the speaker changes from a
-good microphone to a telephone. ``pip install 'numnorm[demo]'``, then ``python docs/gallery/cmvn_utterance.py``
+A short utterance is synthesized: three vowels from formants, with noise. In the middle the speaker
+changes from a good microphone to a telephone. ``pip install 'numnorm[demo]'``, then ``python
+docs/gallery/cmvn_utterance.py``
 """
 
 import matplotlib.pyplot as plt
@@ -73,8 +75,8 @@ print(f"{len(features)} frames of {BANDS} bands")
 # Two normalizations
 # ------------------
 #
-# Per utterance, each band gets the mean 0 and the deviation 1 over all frames: SNV along the axis of time. In a
-# sliding window each frame is compared with its neighbours only.
+# Per utterance, each band gets the mean 0 and the deviation 1 over all frames: SNV along the axis
+# of time. In a sliding window each frame is compared with its neighbours only.
 
 WINDOW = 151  # frames, 1.5 s
 per_utterance = numnorm.standard_normal_variate(features, axis=0)
@@ -108,8 +110,9 @@ plt.show()
 # Does a vowel look the same through both?
 # ----------------------------------------
 #
-# For each vowel, the distance between its mean frames before and after the change, divided by the mean distance
-# between different vowels: 0 is perfect, and from 1 on the microphone matters more than the vowel.
+# For each vowel, the distance between its mean frames before and after the change, divided by the
+# mean distance between different vowels: 0 is perfect, and from 1 on the microphone matters more
+# than the vowel.
 
 middles = np.arange(len(spoken)) * LENGTH + LENGTH / 2
 frames_of = (middles * RATE / HOP).astype(int)

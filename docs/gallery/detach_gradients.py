@@ -1,11 +1,12 @@
 """What a norm does to gradients
 =============================
 
-The derivatives of mean and variance re-center and re-scale the gradients of layer norm. Leave them out, one by one.
+The derivatives of mean and variance re-center and re-scale the gradients of layer norm. Leave them
+out, one by one.
 
 J. Xu, X. Sun, Z. Zhang, G. Zhao, J. Lin, `Understanding and Improving Layer Normalization
-<https://arxiv.org/abs/1911.07013>`_, 2019. ``pip install 'numnorm[demo]'``, then
-``python docs/gallery/detach_gradients.py``
+<https://arxiv.org/abs/1911.07013>`_, 2019. ``pip install 'numnorm[demo]'``, then ``python
+docs/gallery/detach_gradients.py``
 """
 
 import matplotlib.pyplot as plt
@@ -17,9 +18,9 @@ import numnorm
 # The theorem
 # -----------
 #
-# A row with the deviation σ is normalized without gain and bias. The gradient of the output has the mean ḡ and the
-# variance D. What are mean and variance of the gradient of the row? DetachNorm treats the mean, the deviation or both
-# as constants:
+# A row with the deviation σ is normalized without gain and bias. The gradient of the output has
+# the mean ḡ and the variance D. What are mean and variance of the gradient of the row? DetachNorm
+# treats the mean, the deviation or both as constants:
 #
 # ============ ========= ============
 # detached     mean      variance
@@ -73,8 +74,8 @@ figure.suptitle("detached", fontsize="medium")
 plt.show()
 
 # %%
-# On the line the variance is D / σ²; below it the derivative of the deviation has made it smaller. This happens to
-# gradients that go along with the row:
+# On the line the variance is D / σ²; below it the derivative of the deviation has made it smaller.
+# This happens to gradients that go along with the row:
 
 dx = numnorm.layer_norm_backward(g, x, mean, rstd).dx
 share = dx.var(axis=1) * sigma**2 / variance
@@ -92,8 +93,9 @@ plt.show()
 # AdaNorm
 # -------
 #
-# AdaNorm has no gain. It multiplies the normalized row by :math:`C (1 - k \hat x)`, a factor that is a constant for the
-# gradient. So the theorem holds with the gradient times this factor in place of g.
+# AdaNorm has no gain. It multiplies the normalized row by :math:`C (1 - k \hat x)`, a factor that
+# is a constant for the gradient. So the theorem holds with the gradient times this factor in place
+# of g.
 
 SCALE, K = 1.5, 0.1
 y, mean, rstd = numnorm.ada_norm_forward(x, scale=SCALE, k=K, eps=0)

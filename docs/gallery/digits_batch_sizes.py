@@ -1,12 +1,16 @@
 """Digits with batches of 128 and of 4
 ===================================
 
-A network in NumPy learns handwritten digits with four norms and with none, in large batches and in small ones.
+A network in NumPy learns handwritten digits with four norms and with none, in large batches and in
+small ones.
 
-Batch norm takes its statistics from the batch, and four samples say little about it. The other norms take them from
-each sample. ``pip install 'numnorm[demo]'``, then ``python docs/gallery/digits_batch_sizes.py``; the longer
-comparison of ``python -m numnorm demo`` has a table, too.
+Batch norm takes its statistics from the batch, and four samples say little about it. The other
+norms take them from each sample. ``pip install 'numnorm[demo]'``, then ``python
+docs/gallery/digits_batch_sizes.py``; the longer comparison of ``python -m numnorm demo`` has a
+table, too.
 """
+
+import itertools
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -21,8 +25,9 @@ EPOCHS, SEEDS = {128: 20, 4: 4}, 3  # by the size of a batch
 # The norms
 # ---------
 #
-# Each is a forward function, which returns the output and what the backward function needs, and a backward function,
-# which returns the gradients of x and of the gain. The bias belongs to the layer.
+# Each is a forward function, which returns the output and what the backward function needs, and a
+# backward function, which returns the gradients of x and of the gain. The bias belongs to the
+# layer.
 
 
 def batch_forward(x, gain, running):
@@ -58,7 +63,7 @@ class Network:
     def __init__(self, norm, rng):
         self.forward, self.backward = NORMS[norm]
         self.is_batch = norm == "batch"
-        pairs = list(zip(WIDTHS, WIDTHS[1:], strict=False))
+        pairs = list(itertools.pairwise(WIDTHS))
         self.weights = [rng.normal(0, (2 / n) ** 0.5, (n, m)).astype("f4") for n, m in pairs]
         self.biases = [np.zeros(m, "f4") for m in WIDTHS[1:]]
         self.gains = [np.ones(m, "f4") for m in WIDTHS[1:-1]]

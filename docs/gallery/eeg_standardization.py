@@ -1,11 +1,12 @@
 """Standardizing an EEG
 ====================
 
-Channels of an EEG differ in gain and drift. Standardize each trial, or go on with running statistics.
+Channels of an EEG differ in gain and drift. Standardize each trial, or go on with running
+statistics.
 
-The recording is simulated: noise with a 1/f spectrum, alpha waves, drift of the electrodes, and an amplifier whose
-gain is different for each channel. ``pip install 'numnorm[demo]'``, then
-``python docs/gallery/eeg_standardization.py``
+The recording is simulated: noise with a 1/f spectrum, alpha waves, drift of the electrodes, and an
+amplifier whose gain is different for each channel. ``pip install 'numnorm[demo]'``, then ``python
+docs/gallery/eeg_standardization.py``
 """
 
 import matplotlib.pyplot as plt
@@ -37,8 +38,8 @@ print("deviation of the channels in µV:", *eeg.std(axis=1).round(1))
 # Trial by trial
 # --------------
 #
-# A trial is an array of channels and times; instance norm takes each channel of each trial by itself. With ``eps=0``
-# it is the standard normal variate along time.
+# A trial is an array of channels and times; instance norm takes each channel of each trial by
+# itself. With ``eps=0`` it is the standard normal variate along time.
 
 trials = np.ascontiguousarray(eeg.reshape(CHANNELS, -1, 2 * RATE).swapaxes(0, 1))
 by_trial = numnorm.instance_norm(trials, eps=0)
@@ -49,7 +50,8 @@ print(f"{len(trials)} trials of {trials.shape[1:]}, the same bytes as SNV: {same
 # Exponential standardization
 # ---------------------------
 #
-# Online there is no whole trial. Running statistics forget the past: with a share α of each new sample,
+# Online there is no whole trial. Running statistics forget the past: with a share α of each new
+# sample,
 #
 # .. math:: m_t = (1 - α) m_{t-1} + α x_t, \qquad v_t = (1 - α) v_{t-1} + α (x_t - m_t)^2
 #
@@ -68,8 +70,9 @@ def by_sample(x, share, first):
 
 
 # %%
-# Batch norm keeps running statistics, too, and updates them once for each block of samples. A block of B samples gets
-# the share that they would get one by one: 1 − (1 − α)\ :sup:`B`. ``unbiased=False`` keeps the variance as above.
+# Batch norm keeps running statistics, too, and updates them once for each block of samples. A
+# block of B samples gets the share that they would get one by one: 1 − (1 − α)\ :sup:`B`.
+# ``unbiased=False`` keeps the variance as above.
 
 
 def by_blocks(x, share, first, block):
@@ -92,8 +95,8 @@ for channel, (one, two) in enumerate(zip(expected, online, strict=True), 1):
     print(f"channel {channel}: correlation with the definition {np.corrcoef(one, two)[0, 1]:.4f}")
 
 # %%
-# The variance of a block is around the mean of the block, so slow changes within the memory count a little less.
-# The shorter the block, the nearer the mean is to the definition.
+# The variance of a block is around the mean of the block, so slow changes within the memory count
+# a little less. The shorter the block, the nearer the mean is to the definition.
 
 figure, axes = plt.subplots(3, figsize=(5.6, 5.4), sharex=True)
 for panel, (title, rows, step, unit) in zip(axes, [

@@ -3,9 +3,12 @@
 
 The functions of ``numnorm.jax`` stand in a jitted function, and JAX differentiates through them.
 
-A small network learns to tell two spirals apart. Its layer norm is once that of numnorm, and once written in JAX.
-``pip install 'numnorm[demo,jax]'``, then ``python docs/gallery/jax_gradient.py``; :doc:`/jax` says how it works.
+A small network learns to tell two spirals apart. Its layer norm is once that of numnorm, and once
+written in JAX. ``pip install 'numnorm[demo,jax]'``, then ``python docs/gallery/jax_gradient.py``;
+:doc:`/jax` says how it works.
 """
+
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +57,7 @@ def initial(widths=(2, 32, 32)):
     """Return parameters to begin with, as a list that JAX takes as it is."""
     rng = np.random.default_rng(1)
     layers = []
-    for fan_in, width in zip(widths, widths[1:], strict=False):
+    for fan_in, width in itertools.pairwise(widths):
         weight = rng.normal(0, fan_in**-0.5, (fan_in, width))
         layers.append([weight, rng.normal(0, 1, width), np.ones(width), np.zeros(width)])
     layers.append([rng.normal(0, widths[-1] ** -0.5, (widths[-1], 1)), np.zeros(1)])
@@ -106,5 +109,5 @@ axes[0].set(xlabel="step", ylabel="mean cross-entropy", title="training")
 axes[1].contour(side, side, field, [0], colors="C4", linewidths=1.5)
 for label, marker in ((0, "o"), (1, "s")):
     axes[1].plot(*points[labels == label].T, marker, markersize=2.5)
-axes[1].set(title="two spirals and the border", xlabel="x₁", ylabel="x₂", aspect="equal")
+axes[1].set(title="spirals and border", xlabel="x₁", ylabel="x₂", aspect="equal")
 plt.show()

@@ -1,7 +1,8 @@
 """An LSTM on sequences of different lengths, and online
 =====================================================
 
-Sequences of any lengths in one batch, or step by step as the numbers arrive: the states are the same, bit for bit.
+Sequences of any lengths in one batch, or step by step as the numbers arrive: the states are the
+same, bit for bit.
 
 Layer norm takes its statistics from one step of one sequence, so nothing depends on the batch.
 ``pip install 'numnorm[demo]'``, then ``python docs/gallery/lstm_ragged_online.py``
@@ -16,7 +17,8 @@ from numnorm import rnn
 # A batch of six sequences
 # ------------------------
 #
-# Time comes first, and the end of a shorter sequence may hold anything: it is never read. Here it is NaN.
+# Time comes first, and the end of a shorter sequence may hold anything: it is never read. Here it
+# is NaN.
 
 rng = np.random.default_rng(1)
 lengths = np.array([40, 33, 27, 18, 9, 4])
@@ -45,7 +47,8 @@ plt.show()
 # Online
 # ------
 #
-# ``lstm_pack`` brings the weights into the order that a step wants, once. Then each step costs one call.
+# ``lstm_pack`` brings the weights into the order that a step wants, once. Then each step costs one
+# call.
 
 packed = rnn.lstm_pack(parameters)
 
@@ -68,7 +71,8 @@ for sequence, length in enumerate(lengths):
 # Backward
 # --------
 #
-# The gradient of the last states goes back to the first step of each sequence, and is 0 beyond its last one.
+# The gradient of the last states goes back to the first step of each sequence, and is 0 beyond its
+# last one.
 
 gradients = rnn.lstm_backward(np.zeros_like(y), saved, dh=np.ones_like(last_h))
 sizes = np.linalg.norm(gradients.dx, axis=2)
@@ -79,5 +83,7 @@ for sequence, length in enumerate(lengths[:5]):
     panel.semilogy(steps, sizes[:length, sequence], linewidth=1.6, color=f"C{sequence}")
     panel.semilogy(length, sizes[length - 1, sequence], "o", color=f"C{sequence}")
     assert not sizes[length:, sequence].any()
-panel.set(xlabel="step; the dot is the last one of the sequence", ylabel="size of the gradient of x")
+panel.set(
+    xlabel="step; the dot is the last one of the sequence", ylabel="size of the gradient of x"
+)
 plt.show()

@@ -1,10 +1,11 @@
 """In a compiled loop of your own
 ==============================
 
-A norm inside ``@njit(parallel=True)``, with the steps before and after it: a spectrum goes through all of them while
-it is in the cache.
+A norm inside ``@njit(parallel=True)``, with the steps before and after it: a spectrum goes through
+all of them while it is in the cache.
 
-``pip install 'numnorm[demo]'``, then ``python docs/gallery/njit_pipeline.py``; :doc:`/njit` has the rules.
+``pip install 'numnorm[demo]'``, then ``python docs/gallery/njit_pipeline.py``; :doc:`/njit` has the
+rules.
 """
 
 import time
@@ -19,7 +20,8 @@ import numnorm
 # Spectra with a peak
 # -------------------
 #
-# Where is the peak, how high is it over the noise, and how wide? Every spectrum has its own gain and offset.
+# Where is the peak, how high is it over the noise, and how wide? Every spectrum has its own gain
+# and offset.
 
 rng = np.random.default_rng(0)
 WIDTH = 1024
@@ -70,7 +72,7 @@ def in_a_loop(spectra):
         width = 0
         for j in range(len(smooth)):
             width += smooth[j] > smooth[peak] / 2
-        found[i] = peak + 2, smooth[peak], width
+        found[i, 0], found[i, 1], found[i, 2] = peak + 2, smooth[peak], width
     return found
 
 

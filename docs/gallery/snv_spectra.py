@@ -3,8 +3,9 @@
 
 Powders scatter light, so spectra of one mixture differ in offset and gain. Three corrections.
 
-The spectra are simulated, so the amount of the substance is known. For measured ones, with a regression, see
-:doc:`spectra_pls`. ``pip install 'numnorm[demo]'``, then ``python docs/gallery/snv_spectra.py``
+The spectra are simulated, so the amount of the substance is known. For measured ones, with a
+regression, see :doc:`spectra_pls`. ``pip install 'numnorm[demo]'``, then ``python
+docs/gallery/snv_spectra.py``
 """
 
 import matplotlib.pyplot as plt
@@ -21,8 +22,8 @@ from numnorm.sklearn import (
 # A mixture of two substances
 # ---------------------------
 #
-# The substance of interest has a band at 1450 nm, the other one at 1200 nm and at 1700 nm. Every spectrum gets
-# an offset and a gain of its own.
+# The substance of interest has a band at 1450 nm, the other one at 1200 nm and at 1700 nm. Every
+# spectrum gets an offset and a gain of its own.
 
 rng = np.random.default_rng(0)
 wavelengths = np.linspace(1000, 1900, 300)
@@ -42,9 +43,9 @@ spectra = gains * pure + offsets + rng.normal(0, 0.002, pure.shape)
 # Four pictures
 # -------------
 #
-# The standard normal variate (SNV) takes mean and deviation of each spectrum. The robust one (RNV) takes a percentile
-# and the deviation of what lies below it: here the 60th, as the usual 25th leaves only the flat foot of these
-# spectra. MSC fits each spectrum to the mean spectrum.
+# The standard normal variate (SNV) takes mean and deviation of each spectrum. The robust one (RNV)
+# takes a percentile and the deviation of what lies below it: here the 60th, as the usual 25th
+# leaves only the flat foot of these spectra. MSC fits each spectrum to the mean spectrum.
 
 corrections = {
     "measured": None,
@@ -73,9 +74,10 @@ plt.show()
 # What the correction is worth
 # ----------------------------
 #
-# How well does a single wavelength tell the amount? The picture shows the squared correlation over all spectra. It is
-# high far from the band of the substance, too: a correction takes its statistics from the whole spectrum, so it spreads
-# the amount over all wavelengths. Read bands off the measured spectra.
+# How well does a single wavelength tell the amount? The picture shows the squared correlation over
+# all spectra. It is high far from the band of the substance, too: a correction takes its
+# statistics from the whole spectrum, so it spreads the amount over all wavelengths. Read bands off
+# the measured spectra.
 
 
 def explained(rows):

@@ -1,12 +1,13 @@
 """The corners of a square, before and after layer norm
 ====================================================
 
-A point has two coordinates, and a layer norm of two numbers only says which is larger. So project first.
+A point has two coordinates, and a layer norm of two numbers only says which is larger. So project
+first.
 
-Sequences visit the corners of a square, as in :doc:`the choice of a norm </choosing>`. Points are projected to more
-dimensions, the encoding of their positions is added, and the sum is normalized.
-``pip install 'numnorm[demo]'``, then ``python docs/gallery/square_corners.py``; ``python -m numnorm demo lstm`` trains
-networks on these sequences.
+Sequences visit the corners of a square, as in :doc:`the choice of a norm </choosing>`. Points are
+projected to more dimensions, the encoding of their positions is added, and the sum is normalized.
+``pip install 'numnorm[demo]'``, then ``python docs/gallery/square_corners.py``; ``python -m numnorm
+demo lstm`` trains networks on these sequences.
 """
 
 import matplotlib.pyplot as plt
@@ -37,7 +38,8 @@ points = walks(256)
 # The trap
 # --------
 #
-# Of two numbers, one is as far above their mean as the other is below: after a layer norm there are two points left.
+# Of two numbers, one is as far above their mean as the other is below: after a layer norm there
+# are two points left.
 
 trapped = numnorm.layer_norm(points, eps=0)
 print("points after a layer norm:", np.unique(trapped.round(6).reshape(-1, 2), axis=0).tolist())
@@ -57,8 +59,9 @@ plt.show()
 # Projection and positions
 # ------------------------
 #
-# Now in 32 dimensions: projected, multiplied by the root of the width as in the paper on attention, with sines and
-# cosines that tell the positions apart. The encoding goes in *before* the norm, so that the norm scales both together.
+# Now in 32 dimensions: projected, multiplied by the root of the width as in the paper on
+# attention, with sines and cosines that tell the positions apart. The encoding goes in *before*
+# the norm, so that the norm scales both together.
 
 WIDTH = 32
 projection = rng.uniform(-0.7, 0.7, (2, WIDTH))
@@ -82,7 +85,8 @@ for column, (values, title) in enumerate(((before, "before"), (after, "after")))
 plt.show()
 
 # %%
-# A row before the norm has the scale of its point; after it, every row has the mean 0 and the variance 1.
+# A row before the norm has the scale of its point; after it, every row has the mean 0 and the
+# variance 1.
 
 for name, values in (("before", before), ("after", after)):
     means, variances = values.mean(axis=-1), values.var(axis=-1)

@@ -1,7 +1,8 @@
 """Statistics of a file larger than memory
 =======================================
 
-Mean and variance of each channel, in chunks: as exact as at once, and with the right chunks the same bytes.
+Mean and variance of each channel, in chunks: as exact as at once, and with the right chunks the
+same bytes.
 
 The file here is small and so is the memory that the chunks may take, but nothing depends on either.
 ``pip install 'numnorm[demo]'``, then ``python docs/gallery/streaming_statistics.py``
@@ -34,8 +35,8 @@ print(f"{path.stat().st_size / 2**20:.0f} MiB in the file, {BUDGET / 2**20:.0f} 
 # In chunks
 # ---------
 #
-# ``stream_step`` says of which length the chunks should be a multiple, and ``after=`` goes on with the moments of the
-# chunks before.
+# ``stream_step`` says of which length the chunks should be a multiple, and ``after=`` goes on with
+# the moments of the chunks before.
 
 
 def streamed(path):
@@ -46,8 +47,7 @@ def streamed(path):
     rows = max(BUDGET // 2 // row_bytes // step, 1) * step
     moments = None
     for start in range(0, len(source), rows):
-        chunk = np.array(source[start : start + rows])  # read it
-        moments = numnorm.batch_moments(chunk, after=moments)
+        moments = numnorm.batch_moments(np.array(source[start : start + rows]), after=moments)
     return moments
 
 
@@ -68,8 +68,8 @@ assert same
 # On two machines
 # ---------------
 #
-# Each takes a part, of any length, and the moments are merged. A ``Moments`` is four small arrays, to be sent as they
-# are.
+# Each takes a part, of any length, and the moments are merged. A ``Moments`` is a number and three
+# small arrays, to be sent as they are. The squares of float32 values are taken in float32.
 
 left, right = numnorm.batch_moments(values[:123_456]), numnorm.batch_moments(values[123_456:])
 merged = left.merge(right)
@@ -80,8 +80,9 @@ print(f"{merged.count} rows; variances off by {abs(merged.variance() / exact - 1
 # Why not the sums of x and x²?
 # -----------------------------
 #
-# They stream, too. But the variance is their small difference: it loses twice as many digits as the mean has more than
-# the deviation. The same numbers, moved further and further from 0, in float64:
+# They stream, too. But the variance is their small difference: it loses twice as many digits as
+# the mean has more than the deviation. The same numbers, moved further and further from 0, in
+# float64:
 
 offsets = 10.0 ** np.arange(0, 10)
 few = rng.normal(0, 1, (20_000, 1))
