@@ -5,8 +5,9 @@ A microphone adds a constant to log spectra. Normalization takes it away: over a
 in a window.
 
 A short utterance is synthesized: three vowels from formants, with noise. In the middle the speaker
-changes from a good microphone to a telephone. ``pip install 'numnorm[demo]'``, then ``python
-docs/gallery/cmvn_utterance.py``
+changes from a good microphone to a telephone.
+
+To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/cmvn_utterance.py``
 """
 
 import matplotlib.pyplot as plt

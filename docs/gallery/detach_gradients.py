@@ -5,8 +5,9 @@ The derivatives of mean and variance re-center and re-scale the gradients of lay
 out, one by one.
 
 J. Xu, X. Sun, Z. Zhang, G. Zhao, J. Lin, `Understanding and Improving Layer Normalization
-<https://arxiv.org/abs/1911.07013>`_, 2019. ``pip install 'numnorm[demo]'``, then ``python
-docs/gallery/detach_gradients.py``
+<https://arxiv.org/abs/1911.07013>`_, 2019.
+
+To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/detach_gradients.py``
 """
 
 import matplotlib.pyplot as plt

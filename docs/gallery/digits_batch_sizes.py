@@ -5,9 +5,11 @@ A network in NumPy learns handwritten digits with four norms and with none, in l
 small ones.
 
 Batch norm takes its statistics from the batch, and four samples say little about it. The other
-norms take them from each sample. ``pip install 'numnorm[demo]'``, then ``python
-docs/gallery/digits_batch_sizes.py``; the longer comparison of ``python -m numnorm demo`` has a
-table, too.
+norms take them from each sample.
+
+The longer comparison of ``python -m numnorm demo`` has a table, too.
+
+To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/digits_batch_sizes.py``
 """
 
 import itertools

@@ -5,8 +5,9 @@ Channels of an EEG differ in gain and drift. Standardize each trial, or go on wi
 statistics.
 
 The recording is simulated: noise with a 1/f spectrum, alpha waves, drift of the electrodes, and an
-amplifier whose gain is different for each channel. ``pip install 'numnorm[demo]'``, then ``python
-docs/gallery/eeg_standardization.py``
+amplifier whose gain is different for each channel.
+
+To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/eeg_standardization.py``
 """
 
 import matplotlib.pyplot as plt
@@ -53,7 +54,10 @@ print(f"{len(trials)} trials of {trials.shape[1:]}, the same bytes as SNV: {same
 # Online there is no whole trial. Running statistics forget the past: with a share α of each new
 # sample,
 #
-# .. math:: m_t = (1 - α) m_{t-1} + α x_t, \qquad v_t = (1 - α) v_{t-1} + α (x_t - m_t)^2
+# .. math::
+#
+#    m_t &= (1 - α) m_{t-1} + α x_t \\
+#    v_t &= (1 - α) v_{t-1} + α (x_t - m_t)^2
 #
 # This is the definition, sample by sample:
 

@@ -5,7 +5,9 @@ Scale the weights, shift the data: some norms give the same output as before. Th
 on layer normalization, measured.
 
 J. L. Ba, J. R. Kiros, G. E. Hinton, `Layer Normalization <https://arxiv.org/abs/1607.06450>`_,
-2016, table 1. ``pip install 'numnorm[demo]'``, then ``python docs/gallery/invariances.py``
+2016, table 1.
+
+To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/invariances.py``
 """
 
 import matplotlib.pyplot as plt

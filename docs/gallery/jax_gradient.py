@@ -4,8 +4,11 @@
 The functions of ``numnorm.jax`` stand in a jitted function, and JAX differentiates through them.
 
 A small network learns to tell two spirals apart. Its layer norm is once that of numnorm, and once
-written in JAX. ``pip install 'numnorm[demo,jax]'``, then ``python docs/gallery/jax_gradient.py``;
+written in JAX.
+
 :doc:`/jax` says how it works.
+
+To run it: ``pip install 'numnorm[demo,jax]'``, then ``python docs/gallery/jax_gradient.py``
 """
 
 import itertools

@@ -5,7 +5,8 @@ Sequences of any lengths in one batch, or step by step as the numbers arrive: th
 same, bit for bit.
 
 Layer norm takes its statistics from one step of one sequence, so nothing depends on the batch.
-``pip install 'numnorm[demo]'``, then ``python docs/gallery/lstm_ragged_online.py``
+
+To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/lstm_ragged_online.py``
 """
 
 import matplotlib.pyplot as plt

@@ -4,8 +4,9 @@
 A norm inside ``@njit(parallel=True)``, with the steps before and after it: a spectrum goes through
 all of them while it is in the cache.
 
-``pip install 'numnorm[demo]'``, then ``python docs/gallery/njit_pipeline.py``; :doc:`/njit` has the
-rules.
+:doc:`/njit` has the rules.
+
+To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/njit_pipeline.py``
 """
 
 import time

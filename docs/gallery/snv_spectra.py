@@ -4,8 +4,9 @@
 Powders scatter light, so spectra of one mixture differ in offset and gain. Three corrections.
 
 The spectra are simulated, so the amount of the substance is known. For measured ones, with a
-regression, see :doc:`spectra_pls`. ``pip install 'numnorm[demo]'``, then ``python
-docs/gallery/snv_spectra.py``
+regression, see :doc:`spectra_pls`.
+
+To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/snv_spectra.py``
 """
 
 import matplotlib.pyplot as plt

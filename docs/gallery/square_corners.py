@@ -1,13 +1,15 @@
 """The corners of a square, before and after layer norm
 ====================================================
 
-A point has two coordinates, and a layer norm of two numbers only says which is larger. So project
-first.
+A point has two coordinates, and :doc:`a layer norm of two numbers </choosing>` only says which is
+larger. So project first.
 
-Sequences visit the corners of a square, as in :doc:`the choice of a norm </choosing>`. Points are
-projected to more dimensions, the encoding of their positions is added, and the sum is normalized.
-``pip install 'numnorm[demo]'``, then ``python docs/gallery/square_corners.py``; ``python -m numnorm
-demo lstm`` trains networks on these sequences.
+Sequences visit the corners of a square. Their points are projected to more dimensions, the encoding
+of their positions is added, and the sum is normalized.
+
+``python -m numnorm demo lstm`` trains networks on these sequences.
+
+To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/square_corners.py``
 """
 
 import matplotlib.pyplot as plt

@@ -5,7 +5,8 @@ Mean and variance of each channel, in chunks: as exact as at once, and with the 
 same bytes.
 
 The file here is small and so is the memory that the chunks may take, but nothing depends on either.
-``pip install 'numnorm[demo]'``, then ``python docs/gallery/streaming_statistics.py``
+
+To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/streaming_statistics.py``
 """
 
 import tempfile
