@@ -81,8 +81,8 @@ for name, expected in PUBLISHED.items():
     assert np.array_equal(row < 1e-12, expected)
 
 # %%
-# Between what stays and what changes there are twelve powers of ten, so there is no doubt about a
-# cell.
+# What stays differs by rounding, and what changes by a large part of the output: there is no doubt
+# about a cell.
 
 figure, panel = plt.subplots(figsize=(5.6, 3.1), num="which norms stay the same under which change")
 stays = measured.T < 1e-12
