@@ -11,6 +11,8 @@ sys.path[:0] = [str(DOCS / "_extensions"), str(DOCS)]
 # Examples that time nothing; and a page must not depend on how many processors built it.
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
+from sphinx_gallery.sorting import FunctionSortKey
+
 import numnorm
 
 project = "numnorm"
@@ -92,12 +94,33 @@ def _skip(app, what, name, obj, skip, options):
 
 # The gallery: an example runs where its library is installed by the extra `docs`, or was before.
 
-RUNS = {"spectra_pls": "chemotools", "torch_autograd": "torch"}
+RUNS = {  # in the order of the gallery
+    "snv_spectra": "matplotlib",
+    "spectra_pls": "chemotools",
+    "cmvn_utterance": "matplotlib",
+    "eeg_standardization": "matplotlib",
+    "streaming_statistics": "matplotlib",
+    "digits_batch_sizes": "matplotlib",
+    "square_corners": "matplotlib",
+    "lstm_ragged_online": "matplotlib",
+    "invariances": "matplotlib",
+    "detach_gradients": "matplotlib",
+    "njit_pipeline": "matplotlib",
+    "jax_gradient": "jax",
+    "torch_autograd": "torch",
+}
 _runnable = [name for name, needed in RUNS.items() if importlib.util.find_spec(needed)]
+# Not run: they start processes of their own, or need a GPU.
+SHOWN = ["dask_cluster", "mpi_batch_norm", "fused_layer_norm"]
+_order = [f"{name}.py" for name in [*RUNS, *SHOWN]]
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "generated/gallery",
     "filename_pattern": rf"/({'|'.join(_runnable)})\.py" if _runnable else r"(?!)",
+    "image_scrapers": "gallery_pictures.save",
+    "reset_modules": ("matplotlib", "gallery_pictures.style"),
+    "within_subsection_order": FunctionSortKey(_order.index),
+    "default_thumb_file": str(DOCS / "_static" / "favicon.svg"),
     "show_memory": False,
     "show_signature": False,
     "download_all_examples": False,

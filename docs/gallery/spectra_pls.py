@@ -6,7 +6,7 @@ Glucose from the spectra of a fermentation, with and without a correction of sca
 The spectra were measured on-line in a real fermentation, and come with chemotools (MIT licence). At
 34 times a sample was also analysed in the laboratory; PLS regression is cross-validated on these.
 
-``pip install 'numnorm[sklearn]' chemotools pandas``, then ``python docs/gallery/spectra_pls.py``
+``pip install 'numnorm[demo]' chemotools pandas``, then ``python docs/gallery/spectra_pls.py``
 """
 
 import numpy as np
@@ -56,5 +56,18 @@ def main():
     return errors
 
 
+def draw(errors):
+    """Draw the errors."""
+    import matplotlib.pyplot as plt
+
+    figure, panel = plt.subplots(figsize=(5.6, 3.0))
+    for (name, found), marker in zip(errors.items(), "os^", strict=True):
+        panel.plot(COMPONENTS, found, f"{marker}-", label=name, markersize=5)
+    panel.set(xlabel="components of PLS", ylabel="error of glucose (g/L)", xticks=COMPONENTS)
+    panel.set_ylim(0)
+    figure.legend(loc="outside upper center", ncols=3)
+    plt.show()
+
+
 if __name__ == "__main__":
-    main()
+    draw(main())
