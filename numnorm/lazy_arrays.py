@@ -7,10 +7,16 @@ imported can there be one, so that all other calls pay for one lookup.
 import importlib
 from collections.abc import Callable
 from sys import modules
+from types import NoneType
 from typing import Any
+
+import numpy as np
 
 # The module of each library with chunked, lazy arrays, whose array type is called Array there.
 _LIBRARIES = ("dask.array", "dask_array")
+
+# The types of most arguments: a small call must not pay for more than one look at them.
+_IN_MEMORY = frozenset({np.ndarray, NoneType})
 
 
 def library_of(value: Any) -> Any:
@@ -24,6 +30,8 @@ def library_of(value: Any) -> Any:
 
 def any_lazy(*values: Any) -> bool:
     """Return whether one of the values is a lazy array."""
+    if _IN_MEMORY.issuperset(map(type, values)):
+        return False
     return any(library_of(value) is not None for value in values)
 
 

@@ -12,8 +12,12 @@ from numnorm.arguments import check_flag, check_shape
 from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_channels
 from numnorm.dask.blocks import each_block, read_again
 from numnorm.dask.moments import fields_of, total_moments
-from numnorm.dask.parameters import Parameter, aligned_parameter, made_lazy
-from numnorm.lazy_arrays import any_lazy
+from numnorm.dask.parameters import (
+    Parameter,
+    aligned_parameter,
+    check_assignable,
+    made_lazy,
+)
 from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.batch_parts import moved_statistic
 from numnorm.norms.results import Normalized
@@ -38,8 +42,8 @@ def batch_norm_forward(
     given = given_statistics(*running, training)
     arrays = {"x": x, "gamma": gamma, "beta": beta}
     arrays |= {} if given is None else dict(zip(_RUNNING, given, strict=True))
-    if training:
-        _check_assignable(arrays)
+    if training and given is not None:
+        check_assignable(dict(zip(_RUNNING, given, strict=True)))
     arrays = made_lazy(arrays, out)
     x = arrays.pop("x")
     channels = channels_of(x, channel_axis)
@@ -75,17 +79,6 @@ def batch_norm_forward(
         eps=float(eps),
     )
     return Normalized(y, *_saved(statistics, x, dtypes[1], channels, float(eps)))
-
-
-def _check_assignable(arrays: Mapping[str, Any]) -> None:
-    """Raise unless running statistics can be updated lazily."""
-    for name in _RUNNING:
-        array = arrays.get(name)
-        if array is not None and not any_lazy(array):
-            raise ValueError(
-                f"{name} must be lazy to be updated by a lazy call, got {type(array).__name__}: "
-                "use an array of Dask, or batch_moments"
-            )
 
 
 def parameters_of(x: Any, channels: Channels, arrays: Mapping[str, Any]) -> list[Parameter]:

@@ -101,7 +101,7 @@ def _in_order(objects: Any, axis: int, fold: Callable[[list[Any]], Any], total: 
     step = max(_GATHERED, -(-count // _STEPS))
     for start in range(0, count, step):
         chosen = *(slice(None),) * axis, slice(start, start + step)
-        total = _next(objects[chosen].rechunk({axis: -1}), total, fold)
+        total = _next(objects.blocks[chosen].rechunk({axis: -1}), total, fold)
     return total
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape, check_shape
@@ -72,6 +72,19 @@ def _lazy(name: str, array: Any, library: Any, lazy: bool) -> Any:
     return array if filled == array.chunks else array.rechunk(filled)
 
 
+def check_assignable(running: Mapping[str, Any]) -> None:
+    """Raise unless running statistics, by keyword, can be updated lazily."""
+    for name, array in running.items():
+        if library_of(array) is None:
+            raise ValueError(
+                f"{name} must be lazy to be updated by a lazy call, got {type(array).__name__}: "
+                "use an array of Dask, or batch_moments"
+            )
+    first, second = running.values()
+    if first is second:
+        raise ValueError("running_var must not be the array of running_mean, got the same one")
+
+
 def aligned_parameter(
     name: str, array: Any, x: Any, own: Sequence[int], shape: Shape, meaning: str
 ) -> Parameter:
@@ -85,8 +98,10 @@ def aligned_parameter(
     usual = array.shape == shape
     if usual:
         array = along(array, own, x.ndim)
-    elif array.ndim != x.ndim or any(
-        n not in (1, length) for n, length in zip(array.shape, x.shape, strict=True)
+    elif (
+        array.ndim != x.ndim
+        or len(shape) == x.ndim
+        or any(n not in (1, length) for n, length in zip(array.shape, x.shape, strict=True))
     ):
         check_shape(name, array.shape, shape, meaning)
     return Parameter(name, as_divided(array, x.chunks), usual)

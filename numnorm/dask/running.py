@@ -10,22 +10,18 @@ import numpy as np
 from numnorm.arguments import check_float, check_shape
 from numnorm.backends.formulas.norms import moved
 from numnorm.dask.blocks import each_block, each_object, in_order
-from numnorm.dask.parameters import along, as_divided, chunks_of
+from numnorm.dask.parameters import along, as_divided, check_assignable, chunks_of
 from numnorm.dask.row_axes import Rows
 from numnorm.dask.split_rows import merged_moments
 from numnorm.layouts import RowLayout
-from numnorm.lazy_arrays import library_of
 
 
 def checked_running(given: tuple[Any, Any], x: Any, layout: RowLayout) -> Mapping[str, Any]:
     """Return running mean and variance by name; raise unless they can be updated lazily."""
     running = dict(zip(("running_mean", "running_var"), given, strict=True))
     shape, meaning = layout.parameter_shape, layout.parameter_meaning
+    check_assignable(running)
     for name, array in running.items():
-        if library_of(array) is None:
-            raise ValueError(
-                f"{name} must be lazy to be updated by a lazy call, got {type(array).__name__}"
-            )
         check_shape(name, array.shape, shape, meaning)
         check_float(name, array.dtype)
     return running

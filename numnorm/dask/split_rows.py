@@ -23,6 +23,12 @@ from numnorm.dask.row_axes import Rows
 from numnorm.dask.whole_rows import aligned_statistic, of_rows, parameter_gradient
 from numnorm.norms.ada import adaptive, adaptive_gradient
 
+# float32 takes no larger factor.
+_LARGEST_FACTOR = 1e37
+
+# Below it the sum of squares has lost digits.
+_LEAST_VARIANCE = 1e-301
+
 # Rounding changes a saved mean by no more than this share of it.
 _MOST_LOST = 2.0**-50
 
@@ -130,7 +136,9 @@ def _scales(total: numnorm.Moments, norm: RowNorm) -> tuple[Any, Any]:
         squares = total.m2
         if not norm.centred:
             squares = squares + total.count * total.mean * total.mean
-        deviation = np.sqrt(squares / (total.count - ddof) + eps) + eps_on_deviation
+        variance = squares / (total.count - ddof) + eps
+        lost = (squares == np.inf) | ((squares > 0.0) & (variance < _LEAST_VARIANCE))
+        deviation = np.where(lost, np.nan, np.sqrt(variance) + eps_on_deviation)
         return deviation, _reciprocal(deviation)
 
 
@@ -146,6 +154,8 @@ def _normalized(
     dtype = result_dtype("x", x.dtype)
     wide = x.astype(np.float32 if dtype.itemsize == 2 else dtype, copy=False)
     _, rstd = _scales(moments, norm)
+    if wide.dtype == np.float32 and (rstd > _LARGEST_FACTOR).any():
+        wide = wide.astype(np.float64)
     mean, shift = moments.mean, -moments.mean_lo * rstd
     if not norm.centred:
         mean, shift = np.zeros_like(mean), np.zeros_like(mean)

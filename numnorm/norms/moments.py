@@ -193,7 +193,7 @@ def batch_moments(
     """
     if others:
         raise unexpected(batch_moments, others)
-    if "dask" in modules and any_lazy(x, *(after or ())):
+    if "dask" in modules and any_lazy(x, *(after if isinstance(after, Moments) else ())):
         return lazy_twin("batch_moments")(x, channel_axis=channel_axis, after=after)
     axes = None if type(channel_axis) is int else channel_axes(x, channel_axis)
     if axes is not None:
