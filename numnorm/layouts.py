@@ -55,11 +55,19 @@ class ColumnLayout:
     """An array ``(outer, channels, inner)``, each channel with its own statistics.
 
     Layouts compare by identity, which makes them fast keys.
+
+    Attributes
+    ----------
+    outer, channels, inner : int
+        The shape of the array.
+    all_channels : int, optional
+        The channels of the whole array, if this is a part of it.
     """
 
     outer: int
     channels: int
     inner: int
+    all_channels: int | None = None
 
     @functools.cached_property
     def kernel_shape(self) -> Shape:
@@ -75,7 +83,8 @@ class ColumnLayout:
     @functools.cached_property
     def block(self) -> int:
         """The number of outer entries that are summed as one block."""
-        return block_of(self.channels, self.inner)
+        every = self.channels if self.all_channels is None else self.all_channels
+        return block_of(every, self.inner)
 
     @functools.cached_property
     def blocks(self) -> int:
@@ -225,14 +234,15 @@ def _group_layout(shape: Shape, channel: int, groups: int) -> RowLayout:
     )
 
 
-def column_layout(shape: Shape, channel_axis: Any) -> ColumnLayout:
-    """Return the channels over all other axes."""
-    return _column_layout(shape, _channel_of(shape, channel_axis, at_least=1))
+def column_layout(shape: Shape, channel_axis: Any, all_channels: int | None = None) -> ColumnLayout:
+    """Return the channels over all other axes; `all_channels` as in `ColumnLayout`."""
+    return _column_layout(shape, _channel_of(shape, channel_axis, at_least=1), all_channels)
 
 
 @functools.lru_cache(maxsize=1024)
-def _column_layout(shape: Shape, channel: int) -> ColumnLayout:
-    return ColumnLayout(math.prod(shape[:channel]), shape[channel], math.prod(shape[channel + 1 :]))
+def _column_layout(shape: Shape, channel: int, every: int | None) -> ColumnLayout:
+    outer, inner = math.prod(shape[:channel]), math.prod(shape[channel + 1 :])
+    return ColumnLayout(outer, shape[channel], inner, every)
 
 
 def _channel_of(shape: Shape, channel_axis: Any, at_least: int) -> int:

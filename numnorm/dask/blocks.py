@@ -90,7 +90,9 @@ def in_order(
         The first object, before all blocks.
     """
     for axis in axes[:0:-1]:
-        objects = _in_order(objects, axis, fold, None)
+        # The objects of one block stay as they are, to be folded along another axis.
+        if objects.shape[axis] > 1:
+            objects = _in_order(objects, axis, fold, None)
     if axes:
         return _in_order(objects, axes[0], fold, start)
     return _next(objects, start, fold)

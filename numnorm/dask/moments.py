@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 import numnorm
+from numnorm.array_likes import is_on_device
+from numnorm.backends.contract.backend import BlockMoments
 from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_channels
 from numnorm.dask.blocks import each_block, each_object, in_order, take
 from numnorm.dask.parameters import as_divided, made_lazy
-from numnorm.layouts import block_of, column_layout
-from numnorm.norms.channel_axes import ChannelAxes
+from numnorm.layouts import column_layout
+from numnorm.norms.batch_parts import block_moments, folded_moments
 from numnorm.norms.moments import Moments, check_moments
 
 _FLOAT64 = np.dtype(np.float64)
@@ -96,26 +98,22 @@ def fields_of(total: Any, channels: Channels) -> list[Any]:
 
 
 def merged(parts: Sequence[Any]) -> Moments:
-    """Merge Moments, and lists of them, in order."""
-    each = (one for part in parts for one in (part if isinstance(part, list) else [part]))
+    """Merge Moments, and what `_parts` returns, in order."""
+    each = [one for part in parts for one in (part if isinstance(part, list) else [part])]
+    if not any(isinstance(one, Moments) and is_on_device(one.mean) for one in each):
+        return folded_moments(each)
     total: Moments = functools.reduce(Moments.merge, each)
     return total
 
 
-def _parts(x: Any, *, channel_axis: Any, channels: int) -> list[Moments]:
+def _parts(x: Any, *, channel_axis: Any, channels: int) -> BlockMoments | list[Moments]:
     """Return the moments of each part of x that a call on the whole array sums as one block."""
-    shape = None
-    if isinstance(channel_axis, tuple):
-        axes = ChannelAxes(x, channel_axis)
-        x, channel_axis, shape = axes.x, axes.axis, axes.shape
-    layout = column_layout(x.shape, channel_axis)
+    if not is_on_device(x):
+        return block_moments(x, channel_axis, channels)
+    layout = column_layout(x.shape, channel_axis, channels)
     flat = x.reshape(layout.outer, layout.channels, layout.inner)
-    step = block_of(channels, layout.inner)
-    starts = range(0, max(layout.outer, 1), step)
-    parts = [numnorm.batch_moments(flat[start : start + step]) for start in starts]
-    if shape is None:
-        return parts
-    return [Moments(part.count, *(field.reshape(shape) for field in part[1:])) for part in parts]
+    starts = range(0, max(layout.outer, 1), layout.block)
+    return [numnorm.batch_moments(flat[start : start + layout.block]) for start in starts]
 
 
 def _known(*arrays: Any, fields: list[str], count: int, axes: tuple[int, ...]) -> Moments:

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from numnorm.arguments import result_dtype
-from numnorm.backends import backend_for
+from numnorm.backends import backend_for, backend_of
+from numnorm.backends.contract.backend import BlockMoments
 from numnorm.backends.contract.norms import ChannelSums, Detached
 from numnorm.layouts import column_layout
 from numnorm.norms.channel_axes import channel_axes
+from numnorm.norms.moments import Moments
+
+
+def block_moments(x: Any, channel_axis: Any, all_channels: int) -> BlockMoments:
+    """Return the moments of each block of a part of the data, which is not on a device.
+
+    Parameters
+    ----------
+    x, channel_axis
+        As for `batch_moments`.
+    all_channels : int
+        The number of channels of all data.
+    """
+    axes = channel_axes(x, channel_axis)
+    if axes is not None:
+        blocks = block_moments(axes.x, axes.axis, all_channels)
+        table = blocks.table
+        return blocks._replace(table=table.reshape(*table.shape[:2], *axes.shape))
+    backend, x = backend_for(x, "x")
+    return backend.block_moments(x, column_layout(x.shape, channel_axis, all_channels))
+
+
+def folded_moments(parts: Sequence[BlockMoments | Moments]) -> Moments:
+    """Return the moments of all data, merged in order from parts that are not on a device."""
+    backend: Any = backend_of(np.ndarray)
+    return Moments(*backend.folded_moments(parts))
 
 
 def part_gradient(

@@ -5,7 +5,7 @@ Where a docstring says "the caller's", an array has the type and dtype that the 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from numnorm.arguments import Shape
 from numnorm.backends.contract.norms import ChannelSums, Detached, Norm, Scaling
@@ -22,6 +22,27 @@ from numnorm.layouts import ColumnLayout, RowLayout
 
 # The caller's count, mean, m2 and mean_lo of channels; a mean_lo of None is 0.
 GivenMoments = tuple[int, Any, Any, Any]
+
+
+class BlockMoments(NamedTuple):
+    """The moments of blocks of values, to be merged in order.
+
+    Attributes
+    ----------
+    values : int
+        The number of values in each channel.
+    step : int
+        The number of values of a channel in each block but the last.
+    table : array
+        Mean, mean_lo and m2 * unit, ``(3, blocks, *channels)``.
+    unit : float
+        A power of two that keeps m2 in range where the variance is.
+    """
+
+    values: int
+    step: int
+    table: Any
+    unit: float
 
 
 class ArrayBackend(Protocol):
@@ -116,6 +137,17 @@ class ColumnBackend(ArrayBackend, Protocol):
         """Return (count, mean, m2, mean_lo) for the caller, as float64 arrays of the library of x.
 
         They include `after`, the moments of the previous chunks, whose arrays are checked here.
+        """
+
+    def block_moments(self, x: Any, layout: ColumnLayout) -> BlockMoments:
+        """Return the moments of each block of x. A backend of devices may lack this."""
+
+    def folded_moments(
+        self, parts: Sequence[BlockMoments | GivenMoments]
+    ) -> tuple[int, Any, Any, Any]:
+        """Return (count, mean, m2, mean_lo) of all parts, merged in order.
+
+        A backend without `block_moments` lacks this, too.
         """
 
     def merged_moments(

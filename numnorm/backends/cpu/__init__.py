@@ -13,8 +13,10 @@ _HOMES = {
     "recurrent.packing": ("check_packed", "copied_parameter", "packed_like"),
     "columns.columns": ("column_backward", "column_forward"),
     "columns.moments": (
+        "block_moments",
         "column_moments",
         "deviation",
+        "folded_moments",
         "merged_moments",
         "streamed_moments",
         "variance",

@@ -3,28 +3,29 @@
 import functools
 import math
 import operator
+from collections.abc import Sequence
 
 import numpy as np
 
 from numnorm.arguments import check_float
 from numnorm.array_likes import as_plain_array
-from numnorm.backends.contract.backend import GivenMoments
-from numnorm.backends.cpu.columns.moments_kernels import (
-    make_fold,
-)
+from numnorm.backends.contract.backend import BlockMoments, GivenMoments
+from numnorm.backends.cpu.columns.moments_kernels import make_fold
 from numnorm.backends.cpu.columns.plan import plan_of
-from numnorm.backends.cpu.memory.host_arrays import (
-    Array,
-)
+from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.formulas.norms import merge_moments
 from numnorm.layouts import ColumnLayout
+
+_Blocks = tuple[int, int, Array, float]
 
 fold_kernel = functools.cache(make_fold)
 
 
 def column_moments(x: Array, layout: ColumnLayout) -> tuple[int, Array, Array, float]:
     """Return (count, mean, m2 * unit, unit) of each channel."""
-    count, table, unit = _moments(x, layout, None)
+    count, _, table, unit = blocks = _of_blocks(x, layout)
+    if layout.blocks > 1:
+        count, table, unit = _folded([blocks])
     return count, table[0, 0], table[2, 0], unit
 
 
@@ -32,9 +33,29 @@ def streamed_moments(
     x: Array, layout: ColumnLayout, after: GivenMoments | None
 ) -> tuple[int, Array, Array, Array]:
     """Return (count, mean, m2, mean_lo) of each channel, merged with `after`, in new arrays."""
-    count, table, unit = _moments(x, layout, after)
+    before = [] if after is None else [_as_blocks("after", after)]
+    count, _, table, unit = blocks = _of_blocks(x, layout)
+    if before or layout.blocks > 1:
+        count, table, unit = _folded([*before, blocks])
     with np.errstate(over="ignore"):
         return count, table[0, 0], table[2, 0] / unit, table[1, 0]
+
+
+def block_moments(x: Array, layout: ColumnLayout) -> BlockMoments:
+    """Return the moments of each block of x."""
+    return BlockMoments(*_of_blocks(x, layout))
+
+
+def folded_moments(
+    parts: Sequence[BlockMoments | GivenMoments],
+) -> tuple[int, Array, Array, Array]:
+    """Return (count, mean, m2, mean_lo) of all parts, merged in order."""
+    given = [p if isinstance(p, BlockMoments) else _as_blocks("moments", p) for p in parts]
+    shape = given[0][2].shape[2:]
+    count, table, unit = _folded([(n, step, _flat(table), unit) for n, step, table, unit in given])
+    mean, mean_lo, m2 = (row.reshape(shape) for row in table[:, 0])
+    with np.errstate(over="ignore"):
+        return count, mean, m2 / unit, mean_lo
 
 
 def unit_of(count: int) -> float:
@@ -42,29 +63,32 @@ def unit_of(count: int) -> float:
     return math.ldexp(1.0, -math.frexp(count)[1])
 
 
-def _moments(
-    x: Array, layout: ColumnLayout, after: GivenMoments | None
-) -> tuple[int, Array, float]:
-    """Return the count, a new table (3, 1, channels) of mean, mean_lo, m2 * unit, and the unit."""
+def _of_blocks(x: Array, layout: ColumnLayout) -> _Blocks:
+    """Return the fields of `BlockMoments` of x; an empty x has one block of zeros."""
     plan = plan_of(x.dtype, layout)
-    count, total = (0, None) if after is None else _checked("after", after)
     if not plan.elements:
-        return count, np.zeros((3, 1, layout.channels)) if total is None else total[:, None], 1.0
-    source, block_unit = plan.source(x), unit_of(layout.block * layout.inner)
-    moments = np.empty((3, layout.blocks, layout.channels))
+        return 0, 0, np.zeros((3, 1, layout.channels)), 1.0
+    step = layout.block * layout.inner
+    source, unit = plan.source(x), unit_of(step)
+    table = np.empty((3, layout.blocks, layout.channels))
     kernel = plan.family.moments(plan.element_type)
-    plan.run(kernel, (source, layout.block, block_unit, moments), plan.block_parts, 1)
-    if total is None and layout.blocks == 1:  # nothing to merge
-        return layout.per_channel, moments, block_unit
-    unit = unit_of(count + layout.per_channel)
-    if total is None:
-        total = np.empty((3, layout.channels))
-    else:
-        total[2] *= unit
-    last = layout.outer - (layout.blocks - 1) * layout.block
-    counts = float(layout.block * layout.inner), float(last * layout.inner)
-    fold_kernel()(float(count), total, *counts, moments, unit, block_unit)
-    return count + layout.per_channel, total[:, None], unit
+    plan.run(kernel, (source, layout.block, unit, table), plan.block_parts, 1)
+    return layout.per_channel, step, table, unit
+
+
+def _folded(parts: Sequence[_Blocks]) -> tuple[int, Array, float]:
+    """Return the count, mean, mean_lo and m2 * unit as a table of one block, and the unit."""
+    filled = [part for part in parts if part[0]] or parts[:1]
+    count, _, table, unit = filled[0]
+    if len(filled) == 1 and table.shape[1] == 1:  # nothing to merge
+        return count, table, unit
+    count, done = sum([part[0] for part in filled]), 0
+    unit, total = unit_of(count), np.empty((3, table.shape[2]))
+    for values, step, table, block_unit in filled:
+        last = values - (table.shape[1] - 1) * step
+        fold_kernel()(float(done), total, float(step), float(last), table, unit, block_unit)
+        done += values
+    return count, total[:, None], unit
 
 
 def merged_moments(
@@ -86,6 +110,17 @@ def deviation(m2: Array, divisor: int) -> Array:
     """Return ``sqrt(m2 / divisor)``."""
     result: Array = np.sqrt(m2 / divisor)
     return result
+
+
+def _as_blocks(name: str, moments: GivenMoments) -> _Blocks:
+    """Return the caller's moments, checked, as one block."""
+    count, table = _checked(name, moments)
+    return count, count, table[:, None], 1.0
+
+
+def _flat(table: Array) -> Array:
+    """Return the table of `BlockMoments` with one axis of channels."""
+    return table.reshape(*table.shape[:2], math.prod(table.shape[2:]))
 
 
 def _checked(name: str, moments: GivenMoments) -> tuple[int, Array]:
