@@ -42,7 +42,7 @@ def batch_moments(x: Any, *, channel_axis: Any, after: Moments | None) -> Moment
             axes=channels.axes,
         )
     fields = fields_of(total_moments(x, channels, start), channels)
-    return Moments(count, *map(channels.public, fields))
+    return Moments(count if math.prod(channels.shape) else 0, *map(channels.public, fields))
 
 
 def merge(moments: Moments, other: Moments) -> Moments:

@@ -212,3 +212,29 @@ def test_names_of_blocks_are_the_same_in_every_process(library):
     pytest.importorskip(library)
     first, second = (json.loads(in_new_process("-c", TOKENS, library)) for _ in range(2))
     assert first == second and len(first) > 50
+
+
+@pytest.mark.parametrize("library", ["dask.array", "dask_array"])
+def test_a_gain_of_ones_does_not_stand_for_one_of_all_axes(library):
+    array = pytest.importorskip(library)
+    with pytest.raises(ValueError, match=r"gamma must have shape \(2, 6\)"):
+        numnorm.layer_norm(array.ones((2, 6), chunks=(1, 3)), np.ones((1, 1)), axis=(0, 1))
+    with pytest.raises(ValueError, match=r"gamma must have shape \(6,\)"):
+        numnorm.batch_norm(array.ones(6, chunks=2), np.ones(1), channel_axis=0)
+
+
+@pytest.mark.parametrize("norm", [numnorm.batch_norm, numnorm.instance_norm])
+def test_running_statistics_are_two_arrays(norm):
+    both = da.zeros(6)
+    with pytest.raises(ValueError, match="running_var must not be the array of running_mean"):
+        norm(da.ones((2, 6, 3)), running_mean=both, running_var=both)
+
+
+def test_moments_of_no_channels_have_no_values():
+    assert numnorm.batch_moments(da.zeros((0, 3)), channel_axis=0).count == 0
+
+
+@pytest.mark.parametrize("x", [np.ones((3, 2)), da.ones((3, 2))], ids=["numpy", "dask"])
+def test_what_comes_after_no_moments(x):
+    with pytest.raises(TypeError, match="after must be Moments, got"):
+        numnorm.batch_moments(x, after=3)

@@ -37,6 +37,35 @@ def test_rows_far_from_zero(offset, scale):
     np.testing.assert_allclose(gradients.dbeta, dbeta.astype(float), atol=tolerance)
 
 
+@pytest.mark.parametrize("scale", [1e155, 1e-160])
+@pytest.mark.parametrize("name", ["standard_normal_variate", "weight_norm"])
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_squares_out_of_the_range_of_float64_are_nan_not_wrong(name, scale):
+    assert np.isnan(getattr(numnorm, name)(divided(rows(scale=scale))).compute()).all()
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-42, 1e35])
+def test_float32_has_its_whole_range(scale):
+    x = rows(scale=scale).astype(np.float32)
+    y = numnorm.standard_normal_variate(divided(x)).compute()
+    # Both round once or twice to float32.
+    expected = numnorm.standard_normal_variate(x)
+    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("library", ["dask.array", "dask_array"])
+def test_rows_in_more_parts_than_are_gathered_at_once(library):
+    x = rows(shape=(40, 3))
+    lazy = pytest.importorskip(library).from_array(x, chunks=(1, 3))
+    _, mean, rstd = numnorm.layer_norm_forward(lazy, axis=0)
+    result = computed(numnorm.layer_norm_backward(lazy, lazy, mean, rstd, axis=0))
+    _, mean, rstd = numnorm.layer_norm_forward(x, axis=0)
+    for mine, theirs in zip(
+        result, numnorm.layer_norm_backward(x, x, mean, rstd, axis=0), strict=True
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-13)
+
+
 def test_a_mean_that_the_caller_changed_stays_as_it_is():
     x, dy = rows(), rows()[::-1]
     _, mean, rstd = numnorm.layer_norm_forward(x)
