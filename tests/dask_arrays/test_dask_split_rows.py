@@ -45,6 +45,7 @@ def test_squares_out_of_the_range_of_float64_are_nan_not_wrong(name, scale):
 
 
 @pytest.mark.parametrize("scale", [1e-38, 1e-42, 1e35])
+@pytest.mark.filterwarnings("ignore:overflow")
 def test_float32_has_its_whole_range(scale):
     x = rows(scale=scale).astype(np.float32)
     y = numnorm.standard_normal_variate(divided(x)).compute()
