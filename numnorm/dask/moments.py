@@ -111,7 +111,7 @@ def _parts(x: Any, *, channel_axis: Any, channels: int) -> BlockMoments | list[M
     if not is_on_device(x):
         return block_moments(x, channel_axis, channels)
     layout = column_layout(x.shape, channel_axis, channels)
-    flat = x.reshape(layout.outer, layout.channels, layout.inner)
+    flat = x.reshape((layout.outer, layout.channels, layout.inner))
     starts = range(0, max(layout.outer, 1), layout.block)
     return [numnorm.batch_moments(flat[start : start + layout.block]) for start in starts]
 

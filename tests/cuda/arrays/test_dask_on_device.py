@@ -34,3 +34,12 @@ def test_blocks_stay_on_the_device(name, imported):
         mine = host.compute(scheduler="synchronous")
         np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
     assert cupy.asked == []
+
+
+def test_moments_stay_on_the_device(imported):
+    imported("cupy")
+    x = da.from_array(X, chunks=(3, -1, -1)).map_blocks(put, meta=np.empty((0, 0, 0), X.dtype))
+    moments, expected = numnorm.batch_moments(x), numnorm.batch_moments(X)
+    for lazy, theirs in zip(moments[1:3], expected[1:3], strict=True):
+        host = lazy.map_blocks(got, meta=np.empty(0))
+        np.testing.assert_allclose(host.compute(scheduler="synchronous"), theirs, rtol=1e-12)
