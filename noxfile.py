@@ -49,8 +49,12 @@ def run_in_environment(session: nox.Session, program: str, *arguments: str, **en
 
 def program_in_environment(session: nox.Session, program: str) -> str:
     """Return the path of a program in the environment."""
-    folder = environment_prefix(session) / ("Scripts" if os.name == "nt" else "bin")
-    return str(folder / program)
+    return program_in(environment_prefix(session), program)
+
+
+def program_in(environment: Path, program: str) -> str:
+    """Return the path of a program in a virtual environment."""
+    return str(environment / ("Scripts" if os.name == "nt" else "bin") / program)
 
 
 def run_asv(
@@ -278,7 +282,7 @@ def sdist(session: nox.Session) -> None:
     shutil.rmtree(scratch)
     session.run("python", "-m", "build", "--sdist", "--outdir", str(scratch))
     session.run("python", "-m", "venv", str(scratch / "empty"))
-    python = str(next((scratch / "empty").glob("*/python*")))
+    python = program_in(scratch.resolve() / "empty", "python")
     (archive,) = map(str, scratch.glob("*.tar.gz"))
     session.run(python, "-m", "pip", "install", "--quiet", archive, external=True)
     session.run(python, "-P", "-c", SMOKE, external=True)
