@@ -6,6 +6,7 @@ need numnorm, because that is slow.
 
 import os
 import platform
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import nox
 nox.needs_version = ">=2025.5.1"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "tests"]
+nox.options.error_on_missing_interpreters = False  # `pythons` skips those that are missing
 FULL = ["nojit", "narrower", "layers", "doctest", "mpi", "asv_check", "sass"]
 
 # `worksteal` gives neighbouring tests to the same worker, so that two workers seldom compile the
@@ -26,6 +28,15 @@ AVX2 = {
     "NUMBA_CPU_FEATURES": "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+lzcnt"
     ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2",
 }
+# Those that the classifiers in pyproject.toml name.
+PYTHONS = ["3.11", "3.12", "3.13"]
+SMOKE = """
+import sys, numpy, numnorm
+assert numnorm.__file__.startswith(sys.prefix), numnorm.__file__
+y, mean, rstd = numnorm.layer_norm_forward(numpy.array([[1.0, 3.0]]), eps=0)
+assert y.tolist() == [[-1.0, 1.0]] and mean == 2 and rstd == 1, (y, mean, rstd)
+print("numnorm", numnorm.__version__, "on Python", sys.version)
+"""
 # The pages of the site that are written by hand; those with examples are run.
 PAGES = [str(path) for path in sorted(Path("docs").rglob("*.md")) if "generated" not in path.parts]
 EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
@@ -38,8 +49,12 @@ def run_in_environment(session: nox.Session, program: str, *arguments: str, **en
 
 def program_in_environment(session: nox.Session, program: str) -> str:
     """Return the path of a program in the environment."""
-    folder = environment_prefix(session) / ("Scripts" if os.name == "nt" else "bin")
-    return str(folder / program)
+    return program_in(environment_prefix(session), program)
+
+
+def program_in(environment: Path, program: str) -> str:
+    """Return the path of a program in a virtual environment."""
+    return str(environment / ("Scripts" if os.name == "nt" else "bin") / program)
 
 
 def run_asv(
@@ -247,6 +262,31 @@ def check_machine_code(session: nox.Session, chosen: str) -> None:
     """Run tests that compile for CUDA."""
     session.install(".[cu13,test]", "nvidia-cuda-nvdisasm>=13,<14")
     session.run("pytest", "tests/cuda", "-m", chosen, *session.posargs)
+
+
+@nox.session(python=PYTHONS, default=False)
+def pythons(session: nox.Session) -> None:
+    """Run a part of the tests with the kernels as Python, and a compiled call, on each Python."""
+    session.install(".[test]")
+    chosen = ["tests/norms", "tests/api", *WORKERS, *session.posargs]
+    session.run("pytest", *chosen, env={"NUMBA_DISABLE_JIT": "1"})
+    compiled = str(Path(session.create_tmp(), "kernels"))
+    session.run("python", "-P", "-c", SMOKE, env={"NUMBA_CACHE_DIR": compiled})
+
+
+@nox.session(default=False)
+def sdist(session: nox.Session) -> None:
+    """Build the source distribution, install it into an empty environment, and call a norm."""
+    session.install("build")
+    scratch = Path(session.create_tmp())
+    shutil.rmtree(scratch)
+    session.run("python", "-m", "build", "--sdist", "--outdir", str(scratch))
+    session.run("python", "-m", "venv", str(scratch / "empty"))
+    python = program_in(scratch.resolve() / "empty", "python")
+    (archive,) = map(str, scratch.glob("*.tar.gz"))
+    session.run(python, "-m", "pip", "install", "--quiet", archive, external=True)
+    session.run(python, "-P", "-c", SMOKE, external=True)
+    session.run(python, "-P", "-m", "numnorm", "doctor", external=True)
 
 
 @nox.session(python="3.13", default=False)

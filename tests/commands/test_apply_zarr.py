@@ -1,6 +1,7 @@
 """``numnorm apply`` on arrays of Zarr, and between all formats."""
 
 import json
+import pickle
 import shutil
 import warnings
 from pathlib import Path
@@ -289,6 +290,20 @@ def a_number():
     save("x.zarr", np.float32(3).reshape(()), chunks=())
 
 
+def pickled():
+    no_store()
+    zarr.create_array("x.zarr", shape=(1,), chunks=(1,), dtype="f8", filters=None, zarr_format=2)
+    damage("x.zarr/.zarray", '"filters": null', '"filters": [{"id": "pickle", "protocol": 5}]')
+    Path("x.zarr/0").write_bytes(pickle.dumps(Harmful()))
+
+
+class Harmful:
+    """What ends the tests when it is unpickled."""
+
+    def __reduce__(self):
+        return exit, ("unpickled",)
+
+
 def of(dtype):
     def made():
         no_store()
@@ -309,6 +324,7 @@ DAMAGES = [
     (an_empty_directory, "no array of Zarr"),
     (a_group, "x.zarr is a group, not an array: x.zarr/a/b"),
     (a_number, "holds a single number"),
+    (pickled, "no array of Zarr that can be read"),
     (of("c8"), "dtype complex64"),
     (of("U4"), "dtype <U4"),
     (of([("a", "f4"), ("b", "i4")]), "dtype"),
