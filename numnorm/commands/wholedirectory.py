@@ -50,9 +50,7 @@ def appearing_directory(path: Path, resume: bool) -> Iterator[Path]:
     CommandError
         If another process is writing to `path`.
     """
-    target = Path(os.path.realpath(path))
-    digest = hashlib.sha256(os.fsencode(target)).hexdigest()
-    work = temporary_name(target, digest)
+    target, work = _places(path)
     with signals_raise(), _locked(work, path):
         keep = resume
         try:
@@ -72,6 +70,32 @@ def appearing_directory(path: Path, resume: bool) -> Iterator[Path]:
             _put_back(work, target)
             if not keep:
                 _remove(work)
+
+
+def put_back_old(path: Path) -> None:
+    """Put an old output back that a killed process had moved aside.
+
+    Parameters
+    ----------
+    path : Path
+        Its name.
+
+    Raises
+    ------
+    CommandError
+        If another process is writing to `path`.
+    """
+    target, work = _places(path)
+    if (work / _OLD).exists():
+        with _locked(work, path):
+            _put_back(work, target)
+
+
+def _places(path: Path) -> tuple[Path, Path]:
+    """Return where the output comes to stand, and the temporary directory."""
+    target = Path(os.path.realpath(path))
+    digest = hashlib.sha256(os.fsencode(target)).hexdigest()
+    return target, temporary_name(target, digest)
 
 
 def _put_back(work: Path, target: Path) -> None:

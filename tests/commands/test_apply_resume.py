@@ -271,6 +271,28 @@ def test_an_old_output_that_was_moved_aside_comes_back(capsys, writes, resume):
     assert temporary() == []
 
 
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_an_old_output_that_was_moved_aside_still_needs_force(capsys, writes, resume):
+    save("y.zarr", draw((3, 3)))
+    old = snapshot("y.zarr")
+    arguments = ("layer_norm", "x.npy", "y.zarr", *SMALL)
+    stop(capsys, writes, 5, *arguments, "--force", "--resume")
+    os.rename("y.zarr", temporary()[0] / "old")
+    said = "numnorm apply: error: the output y.zarr exists: --force replaces it\n"
+    assert apply(capsys, *arguments, *resume) == (2, said)
+    assert snapshot("y.zarr") == old
+
+
+def test_what_an_earlier_run_wrote_cannot_be_read(capsys, writes):
+    arguments = ("layer_norm", "x.npy", "y.zarr", *SMALL)
+    stop(capsys, writes, 5, *arguments, "--resume")
+    (temporary()[0] / "request.json").write_text("{bad")
+    said = "what an earlier run wrote of y.zarr cannot be read: start anew without --resume\n"
+    assert apply(capsys, *arguments, "--resume") == (2, f"numnorm apply: error: {said}")
+    assert apply(capsys, *arguments) == (0, "")
+    assert bits(load("y.zarr")) == bits(numnorm.layer_norm(X))
+
+
 def test_resuming_when_nothing_is_left_but_the_rename(capsys, writes, monkeypatch):
     arguments = ("layer_norm", "x.npy", "y.zarr", *SMALL, "--resume")
     rename = os.rename

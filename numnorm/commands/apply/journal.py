@@ -73,6 +73,10 @@ class Journal:
             before = json.loads((self.directory / "request.json").read_text("utf-8"))
         except FileNotFoundError:
             return False
+        except ValueError as error:
+            raise CommandError(
+                f"what an earlier run wrote of {path} cannot be read: start anew without --resume"
+            ) from error
         asked = json.loads(json.dumps(request))
         other = [name for name in asked if asked[name] != before.get(name)]
         if other:

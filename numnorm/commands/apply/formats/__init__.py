@@ -30,7 +30,7 @@ def name_of(path: str) -> str:
     str
         ``"hdf5"``, ``"zarr"``, or else ``"npy"``.
     """
-    if "::" in path or Path(path).suffix.lower() in _HDF5:
+    if ("::" in path and not Path(path).exists()) or Path(path).suffix.lower() in _HDF5:
         return "hdf5"
     if Path(path).suffix.lower() == ".npy":
         return "npy"

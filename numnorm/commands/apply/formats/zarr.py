@@ -27,7 +27,7 @@ from numnorm.commands.apply.formats.protocol import (
 from numnorm.commands.apply.formats.zarr_layout import create, without_warnings
 from numnorm.commands.apply.journal import Journal
 from numnorm.commands.errors import CommandError, one_line
-from numnorm.commands.wholedirectory import NEW, appearing_directory
+from numnorm.commands.wholedirectory import NEW, appearing_directory, put_back_old
 
 _METADATA = ("zarr.json", ".zarray", ".zattrs")
 
@@ -203,6 +203,7 @@ def check_output(path: str, force: bool) -> None:
         raise CommandError(f"the output directory {above} is not writable")
     if _holds_array(above):
         raise CommandError(f"the output {path} is inside the array {above}")
+    put_back_old(target)
     if not target.exists():
         return
     if not _holds_array(target):
