@@ -3,6 +3,7 @@
 import json
 import pickle
 import shutil
+import threading
 import warnings
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from array_files import FORMATS, apply, bits, draw, load, path_in, save, snapsho
 from zarr import codecs
 
 import numnorm
+from numnorm.commands.apply.formats import zarr as zarr_format
+from numnorm.commands.errors import CommandError
 
 TINY = "0.001"  # blocks of 1048 bytes
 IMAGES = (9, 6, 25)
@@ -417,3 +420,25 @@ def test_metadata_is_valid_json(capsys):
     save("x.zarr", draw((9, 6)))
     check(capsys, draw((9, 6)))
     assert json.loads(Path("y.zarr/zarr.json").read_text())["node_type"] == "array"
+
+
+def test_errors_in_several_threads_do_not_wait_for_each_other():
+    save("x.zarr", draw((8, 4)), chunks=(1, 4))
+    for chunk in range(8):
+        Path(f"x.zarr/c/{chunk}/0").write_bytes(b"nothing of zstd")
+    errors = []
+
+    def read():
+        with zarr_format.opened("x.zarr") as array:
+            for _ in range(20):
+                try:
+                    array.read((slice(0, 8), slice(0, 4)))
+                except CommandError as error:
+                    errors.append(error)
+
+    threads = [threading.Thread(target=read, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(errors) == 80

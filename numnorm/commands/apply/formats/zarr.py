@@ -32,6 +32,10 @@ from numnorm.commands.wholedirectory import NEW, appearing_directory, put_back_o
 _METADATA = ("zarr.json", ".zarray", ".zattrs")
 
 
+# The calls of `_others`, in zarr's own thread.
+_WAITING: set[asyncio.Task[Any]] = set()
+
+
 @dataclass(frozen=True)
 class ZarrArray:
     """An array in a directory.
@@ -290,8 +294,14 @@ def _undisturbed() -> Iterator[None]:
 
 
 async def _others() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.gather(*tasks, return_exceptions=True)
+    own = asyncio.current_task()
+    assert own is not None
+    _WAITING.add(own)
+    try:
+        # Two that waited for each other would never end.
+        await asyncio.gather(*(asyncio.all_tasks() - _WAITING), return_exceptions=True)
+    finally:
+        _WAITING.discard(own)
 
 
 def _open(path: str, mode: str) -> Any:
