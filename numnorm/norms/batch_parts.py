@@ -31,8 +31,12 @@ def block_moments(x: Any, channel_axis: Any, all_channels: int) -> BlockMoments:
         blocks = block_moments(axes.x, axes.axis, all_channels)
         table = blocks.table
         return blocks._replace(table=table.reshape(*table.shape[:2], *axes.shape))
+    backend: Any
     backend, x = backend_for(x, "x")
-    return backend.block_moments(x, column_layout(x.shape, channel_axis, all_channels))
+    parts: BlockMoments = backend.block_moments(
+        x, column_layout(x.shape, channel_axis, all_channels)
+    )
+    return parts
 
 
 def folded_moments(parts: Sequence[BlockMoments | Moments]) -> Moments:

@@ -139,17 +139,6 @@ class ColumnBackend(ArrayBackend, Protocol):
         They include `after`, the moments of the previous chunks, whose arrays are checked here.
         """
 
-    def block_moments(self, x: Any, layout: ColumnLayout) -> BlockMoments:
-        """Return the moments of each block of x. A backend of devices may lack this."""
-
-    def folded_moments(
-        self, parts: Sequence[BlockMoments | GivenMoments]
-    ) -> tuple[int, Any, Any, Any]:
-        """Return (count, mean, m2, mean_lo) of all parts, merged in order.
-
-        A backend without `block_moments` lacks this, too.
-        """
-
     def merged_moments(
         self, mean: Any, moments: GivenMoments, other: GivenMoments
     ) -> tuple[Any, Any, Any]:
@@ -200,6 +189,18 @@ class ColumnBackend(ArrayBackend, Protocol):
 
         If x is a part of the data, dx takes the `sums` of all data, and the rest has no meaning.
         """
+
+
+class BlockBackend(ArrayBackend, Protocol):
+    """Moments of channels whose values lie in several arrays of the host, such as Dask's chunks."""
+
+    def block_moments(self, x: Any, layout: ColumnLayout) -> BlockMoments:
+        """Return the moments of each block of x."""
+
+    def folded_moments(
+        self, parts: Sequence[BlockMoments | GivenMoments]
+    ) -> tuple[int, Any, Any, Any]:
+        """Return (count, mean, m2, mean_lo) of all parts, merged in order."""
 
 
 class RecurrentBackend(ArrayBackend, Protocol):
