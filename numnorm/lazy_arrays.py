@@ -16,7 +16,7 @@ import numpy as np
 _LIBRARIES = ("dask.array", "dask_array")
 
 # The types of most arguments: a small call must not pay for more than one look at them.
-_IN_MEMORY = frozenset({np.ndarray, NoneType})
+_IN_MEMORY = frozenset({np.ndarray, NoneType, int})
 
 
 def library_of(value: Any) -> Any:

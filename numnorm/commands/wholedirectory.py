@@ -132,7 +132,7 @@ def _locked(work: Path, path: Path) -> Iterator[None]:
 def _clear(work: Path) -> bool:
     """Remove all but the lock, and tell whether there was something.
 
-    Files come first: without them nobody goes on from what is left of the directories.
+    Files go first: `--resume` looks for them, so that it never finds half of an output.
     """
     entries = [entry for entry in work.iterdir() if entry.name != _LOCK]
     for entry in sorted(entries, key=Path.is_dir):

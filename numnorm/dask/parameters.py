@@ -34,9 +34,9 @@ class Parameter(NamedTuple):
 
 
 def made_lazy(arrays: dict[str, Any], out: Any = None) -> dict[str, Any]:
-    """Return arrays as those of one lazy library; one in memory becomes one block.
+    """Return all arrays as arrays of one lazy library. An array in memory becomes one block.
 
-    No block is empty unless the array is.
+    Empty blocks are left out, unless the whole array is empty.
 
     Raises
     ------

@@ -34,7 +34,7 @@ class Rows(NamedTuple):
     size: int = 0
 
     def per_row(self, lengths: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the lengths of a statistic of each row, from those of x."""
+        """Return the shape, or the chunks, of a statistic, given the shape or the chunks of x."""
         return tuple(self._of_axis(axis, n) for axis, n in enumerate(lengths))
 
     def _of_axis(self, axis: int, length: Any) -> Any:

@@ -59,7 +59,7 @@ class WholeRows(LazyNorm):
         shared = self.shared_axes if self.by_axis else set(range(1, len(self.shape)))
         chunks = [-1 if axis in shared else 2 for axis in range(len(self.shape))]
         whole = array.shape != self.shape
-        return self.library.from_array(array, chunks=-1 if whole else tuple(chunks))
+        return self.module.from_array(array, chunks=-1 if whole else tuple(chunks))
 
 
 ROWS = [name for name, norm in NORMS.items() if norm.name != "batch_norm"]

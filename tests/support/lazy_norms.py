@@ -26,22 +26,22 @@ def divided(shape, rng):
 class LazyNorm(Norm):
     """A norm whose arrays are given in random chunks.
 
-    `library` is the module of the lazy arrays; a seed chooses the chunks.
+    `module` is that of the lazy arrays; a seed chooses the chunks.
     """
 
-    library, seed = None, 0
+    module, seed = None, 0
 
     @classmethod
-    def of(cls, norm, library, seed=0):
+    def of(cls, norm, module, seed=0):
         lazy = cls(*norm)
-        lazy.library, lazy.seed = library, seed
+        lazy.module, lazy.seed = module, seed
         return lazy
 
     def lazy(self, array, place=0):
         if array is None:
             return None
         chunks = divided(array.shape, np.random.default_rng([self.seed, place]))
-        return self.library.from_array(array, chunks=chunks)
+        return self.module.from_array(array, chunks=chunks)
 
     def plain(self, x, *parameters):
         return computed(super().plain(self.lazy(x), *map(self.lazy, parameters)))

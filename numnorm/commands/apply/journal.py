@@ -35,12 +35,12 @@ class Journal:
         return None if self.directory is None else self.directory / "statistics.npz"
 
     def begin(self, request: Mapping[str, Any]) -> None:
-        """Write down what is asked for.
+        """Write the arguments of the run and the identity of its input.
 
         Parameters
         ----------
         request : mapping
-            The arguments of the run and the identity of its input, for JSON.
+            Both, for JSON.
         """
         assert self.directory is not None
         partial = self.directory / "request.partial"
@@ -65,7 +65,7 @@ class Journal:
         Raises
         ------
         CommandError
-            If the earlier run was asked for something else.
+            If the earlier run had other arguments or another input.
         """
         assert self.directory is not None
         assert self._numbers is not None

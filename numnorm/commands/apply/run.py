@@ -52,7 +52,7 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
     arguments : Namespace
         The options of the command.
     request : mapping
-        What an earlier run must have been asked for to go on from it.
+        The arguments and the input: `--resume` continues only a run in which they were the same.
     """
     size, saving = math.prod(source.shape), arguments.save_statistics
     if saving is not None and not size:

@@ -245,7 +245,7 @@ def created(
     layout : Layout
         What it is like.
     request : mapping
-        What an earlier run must have been asked for to go on from it.
+        The arguments and the input: only a run in which they were the same is continued.
     resume : bool
         Whether to go on where an earlier run stopped.
 
