@@ -35,6 +35,32 @@ def appearing(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
+def writable_directory(path: Path) -> Path:
+    """Return the directory of an output; raise if nothing can be written to it.
+
+    Parameters
+    ----------
+    path : Path
+        The output. A symbolic link is followed.
+
+    Returns
+    -------
+    Path
+        The directory.
+
+    Raises
+    ------
+    CommandError
+        If it does not exist or is not writable.
+    """
+    directory = Path(os.path.realpath(path)).parent
+    if not directory.is_dir():
+        raise CommandError(f"the output directory {directory} does not exist")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise CommandError(f"the output directory {directory} is not writable")
+    return directory
+
+
 def check_writable(path: Path) -> None:
     """Raise if no file can be written to `path`, before any work is done.
 
@@ -48,11 +74,7 @@ def check_writable(path: Path) -> None:
     CommandError
         If the directory does not exist or is not writable, or `path` cannot be replaced.
     """
-    directory = Path(os.path.realpath(path)).parent
-    if not directory.is_dir():
-        raise CommandError(f"the output directory {directory} does not exist")
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise CommandError(f"the output directory {directory} is not writable")
+    writable_directory(path)
     if path.exists() and not path.is_file():
         raise CommandError(f"the output {path} is not a regular file")
     if path.exists() and not os.access(path, os.W_OK):

@@ -14,6 +14,7 @@ from array_files import apply, bits, draw, load, save, snapshot
 
 import numnorm
 from numnorm.commands.apply import cluster, statistics
+from numnorm.norms.batch_parts import block_moments
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of its own threads and sockets
@@ -152,7 +153,7 @@ def test_moments_of_blocks_merge_to_the_bytes_of_the_whole(dtype, spread):
         x = (draw((6 * step + 5, 3, 500), np.float64) * spread).astype(dtype)
     for length in (step, 3 * step):
         parts = [
-            (1, statistics.block_moments(x[start : start + length], 1))
+            (1, block_moments(x[start : start + length], 1, 3))
             for start in range(0, len(x), length)
         ]
         merged = statistics.merged_statistics(1, parts, lambda size: None)

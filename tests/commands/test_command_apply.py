@@ -15,6 +15,7 @@ from pathlib import Path
 import kernels
 import numpy as np
 import pytest
+from array_files import apply, bits, draw
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,26 +31,6 @@ TINY = "0.0004"  # blocks of 419 bytes
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def apply(capsys, *arguments):
-    """Run the command; return its status and what it said on stderr."""
-    try:
-        status = main(["apply", *map(str, arguments)])
-    except SystemExit as leaving:
-        status = leaving.code
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    return status, captured.err
-
-
-def draw(shape, dtype=np.float32, order="C"):
-    x = 5 + 3 * np.random.default_rng(0).normal(size=shape)
-    return np.asarray(x.astype(dtype), order=order)
-
-
-def bits(array):
-    return array.shape, array.dtype, array.tobytes()
 
 
 def check(capsys, x, method, *options, block_size=TINY, **keywords):

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numnorm
-from numnorm import Moments
+from numnorm.backends.contract.backend import BlockMoments
 from numnorm.commands.apply.blocks import Box, lengths
 from numnorm.commands.apply.formats import format_of
 from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.apply.methods import Job
-from numnorm.commands.apply.statistics import block_moments, merged_statistics
+from numnorm.commands.apply.statistics import merged_statistics
 from numnorm.commands.errors import CommandError, one_line, require
+from numnorm.norms.batch_parts import block_moments
 
 _TIMEOUT = 8
 """Seconds to reach the scheduler."""
@@ -174,10 +175,12 @@ def _same(job: Job) -> Job:
     return job
 
 
-def _moments(path: str, channel_axis: int, box: Box) -> tuple[int, list[Moments]]:
+def _moments(path: str, channel_axis: int, box: Box) -> tuple[int, BlockMoments]:
     """Return the number of elements of a box, and the moments of its blocks."""
     with numnorm.num_threads(1), format_of(path).opened(path) as source:
-        return math.prod(lengths(box)), block_moments(source.read(box), channel_axis)
+        x = source.read(box)
+        # Only the first axis is cut: the box has all channels, or each of its channels whole.
+        return x.size, block_moments(x, channel_axis, x.shape[channel_axis])
 
 
 def _normalize(path: str, directory: str, box: Box, job: Job) -> int:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
 from numnorm import Moments, batch_moments, stream_step
+from numnorm.backends.contract.backend import BlockMoments
 from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.errors import CommandError, one_line
 from numnorm.commands.wholefile import appearing
+from numnorm.norms.batch_parts import folded_moments
 
 
 def save_statistics(path: Path, mean: Array, variance: Array) -> None:
@@ -98,16 +99,16 @@ def stream_statistics(
 
 
 def merged_statistics(
-    channel_axis: int, parts: Iterable[tuple[int, list[Moments]]], done: Callable[[int], None]
+    channel_axis: int, parts: Iterable[tuple[int, BlockMoments]], done: Callable[[int], None]
 ) -> tuple[Array, Array]:
-    """Return mean and variance of each channel, as `stream_statistics`, from `block_moments`.
+    """Return mean and variance of each channel, as `stream_statistics`, from moments of parts.
 
     Parameters
     ----------
     channel_axis : int
         The channel axis, counted from the front.
-    parts : iterable of (int, list of Moments)
-        The number of elements of each box, in order, and its moments.
+    parts : iterable of (int, BlockMoments)
+        The number of elements of each box, in order, and the moments of its blocks.
     done : callable
         Called after each part with its number of elements.
 
@@ -117,33 +118,13 @@ def merged_statistics(
         The mean and the biased variance of each channel.
     """
     moments: list[Moments] = []
-    for size, blocks in parts:
+    for size, part in parts:
         if channel_axis == 0:
-            moments += blocks
+            moments.append(folded_moments([part]))
         else:
-            moments = [functools.reduce(Moments.merge, [*moments, *blocks])]
+            moments = [folded_moments([*moments, part])]
         done(size)
     return _statistics(moments)
-
-
-def block_moments(x: Array, channel_axis: int) -> list[Moments]:
-    """Return the moments of each block that `numnorm.batch_moments` merges.
-
-    Parameters
-    ----------
-    x : ndarray
-        A part of an array, cut as `cuttable` allows.
-    channel_axis : int
-        Its channel axis, counted from the front.
-
-    Returns
-    -------
-    list of Moments
-        Merged in order they are the moments of x, to the bit.
-    """
-    step = len(x) if channel_axis == 0 else stream_step(x.shape, channel_axis=channel_axis)
-    starts = range(0, len(x), max(1, step))
-    return [batch_moments(x[start : start + step], channel_axis=channel_axis) for start in starts]
 
 
 def cuttable(shape: tuple[int, ...], channel_axis: int) -> list[tuple[int, int]]:

@@ -23,6 +23,7 @@ from numnorm.commands.apply.formats.protocol import (
     Scratch,
     check_dtype,
     check_unused,
+    file_identity,
 )
 from numnorm.commands.apply.journal import Journal
 from numnorm.commands.errors import CommandError, one_line
@@ -68,8 +69,7 @@ class Dataset:
 
     def identity(self) -> list[Any]:
         """Return the size of the file and the time of its last change."""
-        status = place(self.path).stat()
-        return [status.st_size, status.st_mtime_ns]
+        return file_identity(place(self.path).stat())
 
     def read(self, box: Box) -> Array:
         """Return the elements in `box`, in the machine's byte order.
@@ -138,6 +138,11 @@ def place(path: str) -> Path:
     return Path(path.partition("::")[0])
 
 
+def _name(path: str) -> str:
+    """Return the path of a dataset in its file."""
+    return path.partition("::")[2].strip("/")
+
+
 @contextmanager
 def opened(path: str) -> Iterator[Dataset]:
     """Open a dataset.
@@ -157,7 +162,7 @@ def opened(path: str) -> Iterator[Dataset]:
     CommandError
         If it cannot be read as an array of numbers.
     """
-    file, name = place(path), path.partition("::")[2].strip("/")
+    file, name = place(path), _name(path)
     if not file.exists():
         raise CommandError(f"the input {file} does not exist")
     with _open(file) as opened_file:
@@ -189,7 +194,7 @@ def check_output(path: str, force: bool) -> None:
     CommandError
         If it exists, or the file cannot be replaced.
     """
-    file, name = place(path), path.partition("::")[2].strip("/")
+    file, name = place(path), _name(path)
     check_writable(file)
     if not name:
         raise CommandError(f"the output {path} must name a dataset: {file}::/NAME")
@@ -222,7 +227,7 @@ def is_same(path: str, other: str) -> bool:
     bool
         Also True for links.
     """
-    first, second = (name.partition("::")[2].strip("/") for name in (path, other))
+    first, second = map(_name, (path, other))
     with _open(place(path)) as file, _one_line(other):
         found = file.get(second) if second else None
         return found is not None and bool(file.get(first or "/") == found)
@@ -251,7 +256,7 @@ def created(
         The dataset, and a journal that nothing keeps.
     """
     check_unused(path, zarr_format=layout.zarr_format)
-    file, name = place(path), path.partition("::")[2].strip("/")
+    file, name = place(path), _name(path)
     with appearing(file) as temporary, _unchanged(file):
         mode = "w"
         if file.exists():

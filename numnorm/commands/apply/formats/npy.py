@@ -20,7 +20,16 @@ import numpy as np
 from numpy.lib import format as npy
 
 from numnorm.commands.apply.blocks import Box, boxes, lengths, steps, whole
-from numnorm.commands.apply.formats.protocol import Array, Layout, Source, check_dtype, check_unused
+from numnorm.commands.apply.formats.one_array import is_same as is_same
+from numnorm.commands.apply.formats.one_array import place as place
+from numnorm.commands.apply.formats.protocol import (
+    Array,
+    Layout,
+    Source,
+    check_dtype,
+    check_unused,
+    file_identity,
+)
 from numnorm.commands.apply.journal import Journal
 from numnorm.commands.errors import CommandError, one_line
 from numnorm.commands.wholefile import appearing, check_file, reserve
@@ -59,8 +68,7 @@ class ArrayFile:
 
     def identity(self) -> list[Any]:
         """Return the size of the file and the time of its last change."""
-        status = os.fstat(self.file.fileno())
-        return [status.st_size, status.st_mtime_ns]
+        return file_identity(os.fstat(self.file.fileno()))
 
     @property
     def nbytes(self) -> int:
@@ -155,22 +163,6 @@ class ArrayFile:
         return np.ndarray(lengths(box), self.dtype, mapped, self.offset + first - start, strides)
 
 
-def place(path: str) -> Path:
-    """Return the file of an array.
-
-    Parameters
-    ----------
-    path : str
-        The path.
-
-    Returns
-    -------
-    Path
-        The file.
-    """
-    return Path(path)
-
-
 @contextmanager
 def opened(path: str) -> Iterator[ArrayFile]:
     """Open an .npy file, as `open_input`.
@@ -215,22 +207,6 @@ def check_output(path: str, force: bool) -> None:
         If it exists, has another suffix, or is in no directory that is writable.
     """
     check_file(Path(path), "output", (".npy", ".zarr", ".h5::/NAME"), force)
-
-
-def is_same(path: str, other: str) -> bool:
-    """Return True: there is one array at a path.
-
-    Parameters
-    ----------
-    path, other : str
-        The paths of files; both name the same file.
-
-    Returns
-    -------
-    bool
-        True.
-    """
-    return True
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -148,6 +149,22 @@ def given_chunks(layout: Layout) -> tuple[int, ...] | None:
     if layout.chunks is not None and len(layout.chunks) != len(shape):
         raise CommandError(f"--chunks must be {len(shape)} lengths, one for each axis of {shape}")
     return layout.chunks
+
+
+def file_identity(status: os.stat_result) -> list[Any]:
+    """Return what changes when a file is written again, for JSON.
+
+    Parameters
+    ----------
+    status : os.stat_result
+        The status of the file.
+
+    Returns
+    -------
+    list of int
+        Its size and the time of its last change.
+    """
+    return [status.st_size, status.st_mtime_ns]
 
 
 def check_dtype(dtype: np.dtype[Any], path: object) -> None:

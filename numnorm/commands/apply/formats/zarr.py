@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ from zarr.buffer.cpu import NDBuffer
 from zarr.core.sync import sync
 
 from numnorm.commands.apply.blocks import Box
+from numnorm.commands.apply.formats.one_array import is_same as is_same
+from numnorm.commands.apply.formats.one_array import place as place
 from numnorm.commands.apply.formats.protocol import (
     Array,
     Layout,
@@ -28,6 +29,7 @@ from numnorm.commands.apply.formats.zarr_layout import create, without_warnings
 from numnorm.commands.apply.journal import Journal
 from numnorm.commands.errors import CommandError, one_line
 from numnorm.commands.wholedirectory import NEW, appearing_directory, put_back_old
+from numnorm.commands.wholefile import writable_directory
 
 _METADATA = ("zarr.json", ".zarray", ".zattrs")
 
@@ -139,22 +141,6 @@ class ZarrArray:
             raise
 
 
-def place(path: str) -> Path:
-    """Return the directory of an array.
-
-    Parameters
-    ----------
-    path : str
-        The path.
-
-    Returns
-    -------
-    Path
-        The directory.
-    """
-    return Path(path)
-
-
 @contextmanager
 def opened(path: str) -> Iterator[ZarrArray]:
     """Open an array.
@@ -200,11 +186,7 @@ def check_output(path: str, force: bool) -> None:
         If it exists, or is in no directory that is writable, or in an array.
     """
     target = place(path)
-    above = Path(os.path.realpath(target)).parent
-    if not above.is_dir():
-        raise CommandError(f"the output directory {above} does not exist")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise CommandError(f"the output directory {above} is not writable")
+    above = writable_directory(target)
     if _holds_array(above):
         raise CommandError(f"the output {path} is inside the array {above}")
     put_back_old(target)
@@ -214,22 +196,6 @@ def check_output(path: str, force: bool) -> None:
         raise CommandError(f"the output {path} is no array of Zarr, and is not replaced")
     if not force:
         raise CommandError(f"the output {path} exists: --force replaces it")
-
-
-def is_same(path: str, other: str) -> bool:
-    """Return True: there is one array at a path.
-
-    Parameters
-    ----------
-    path, other : str
-        The paths of arrays; both name the same directory.
-
-    Returns
-    -------
-    bool
-        True.
-    """
-    return True
 
 
 @contextmanager
