@@ -40,11 +40,10 @@ def batch_norm_forward(
     """Return y, mean and rstd, lazily; in training, assign the moved running statistics."""
     training = check_flag("training", training)
     given = given_statistics(*running, training)
-    arrays = {"x": x, "gamma": gamma, "beta": beta}
-    arrays |= {} if given is None else dict(zip(_RUNNING, given, strict=True))
-    if training and given is not None:
-        check_assignable(dict(zip(_RUNNING, given, strict=True)))
-    arrays = made_lazy(arrays, out)
+    running_arrays = {} if given is None else dict(zip(_RUNNING, given, strict=True))
+    if training and running_arrays:
+        check_assignable(running_arrays)
+    arrays = made_lazy({"x": x, "gamma": gamma, "beta": beta, **running_arrays}, out)
     x = arrays.pop("x")
     channels = channels_of(x, channel_axis)
     parameters = parameters_of(x, channels, arrays)
@@ -54,10 +53,10 @@ def batch_norm_forward(
     dtypes = dtypes_of(
         numnorm.batch_norm_forward, {"x": x, **arrays}, channel_axis=channels.axis, **options
     )
-    statistics = [channels.spread(arrays[name]) for name in _RUNNING if given is not None]
+    statistics = [channels.spread(arrays[name]) for name in running_arrays]
     if training:
-        biased = momentums[2] != "torch" if unbiased is None else not unbiased
-        correction = bessel_correction(not biased, channels.count, given)
+        unbiased = momentums[2] == "torch" if unbiased is None else unbiased
+        correction = bessel_correction(unbiased, channels.count, given)
         mean, m2, _ = fields_of(total_moments(read_again(x), channels), channels)
         if given is not None and channels.count:
             weight, divisor = new_batch_weight(*momentums), channels.count - correction

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape
 from numnorm.dask.blocks import Chunks
-from numnorm.dask.parameters import along, as_divided
+from numnorm.dask.parameters import along, as_divided, with_axes
 from numnorm.layouts import column_layout, normalized_axes
 
 
@@ -41,8 +41,7 @@ class Channels(NamedTuple):
 
     def public(self, statistic: Any) -> Any:
         """Return a statistic with as many axes as x in the shape of the channels."""
-        ndim = len(self.chunks)
-        return statistic[tuple(slice(None) if a in self.axes else 0 for a in range(ndim))]
+        return with_axes(statistic, self.axes)
 
 
 def channels_of(x: Any, channel_axis: Any) -> Channels:

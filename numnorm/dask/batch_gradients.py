@@ -11,7 +11,7 @@ from numnorm.arguments import check_flag, check_shape, result_dtype
 from numnorm.backends.contract.norms import ChannelSums
 from numnorm.dask.batch import dtypes_of, parameters_of
 from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_channels
-from numnorm.dask.blocks import each_block, each_object, read_again, take
+from numnorm.dask.blocks import block_sum, each_block, each_object, read_again, rounded, take
 from numnorm.dask.parameters import as_divided, made_lazy
 from numnorm.norms.batch_parts import part_gradient
 from numnorm.norms.results import Gradients
@@ -46,8 +46,8 @@ def batch_norm_backward(
     else:
         dx, *sums = _frozen(given, gain, channels, options, dtypes[0])
     if options["usual"]:
-        sums = [channels.public(total) for total in sums]
-    return Gradients(dx, *(_rounded(total, dtypes[1]) for total in sums))
+        sums = [channels.public(each) for each in sums]
+    return Gradients(dx, *(rounded(each, dtypes[1]) for each in sums))
 
 
 def _trained(
@@ -56,11 +56,11 @@ def _trained(
     """Return dx and the gradients of gain and bias in float64, with as many axes as x."""
     dy, x, *statistics = given
     objects = each_object(_sums, read_again(dy), read_again(x), *statistics, *gain, **options)
-    sums = [_total(objects, member, x, _ones(channels, x)) for member in (0, 1)]
+    sums = [_sum_over_ones(objects, member, x, _ones(channels, x)) for member in (0, 1)]
     options = {**options, "count": channels.count, "dtype": dtype, "chunks": x.chunks}
     dx = each_block(_input_gradient, *given, *sums, *gain, **options)
     if not options["usual"]:
-        sums = [_total(objects, member, x, gain[0].shape) for member in (2, 3)]
+        sums = [_sum_over_ones(objects, member, x, gain[0].shape) for member in (2, 3)]
     return [dx, *sums]
 
 
@@ -72,7 +72,7 @@ def _frozen(
     objects = each_object(_frozen_gradients, *given, *gain, **options)
     shape = _ones(channels, x) if options["usual"] else gain[0].shape
     dx = take(objects, 0, dtype=dtype, chunks=x.chunks)
-    return [dx, *(_total(objects, member, x, shape) for member in (1, 2))]
+    return [dx, *(_sum_over_ones(objects, member, x, shape) for member in (1, 2))]
 
 
 def _ones(channels: Channels, x: Any) -> tuple[int, ...]:
@@ -80,24 +80,11 @@ def _ones(channels: Channels, x: Any) -> tuple[int, ...]:
     return tuple(n if axis in channels.axes else 1 for axis, n in enumerate(x.shape))
 
 
-def _total(objects: Any, member: int, x: Any, shape: tuple[int, ...]) -> Any:
+def _sum_over_ones(objects: Any, member: int, x: Any, shape: tuple[int, ...]) -> Any:
     """Return the sum of one member of all objects over the axes in which the shape has length 1."""
-    chunks = tuple(
-        (1,) * len(given) if length == 1 else given
-        for length, given in zip(shape, x.chunks, strict=True)
+    return block_sum(
+        objects, member, x.chunks, [a for a, length in enumerate(shape) if length == 1]
     )
-    parts = take(objects, member, dtype=_FLOAT64, chunks=chunks)
-    axes = tuple(axis for axis, length in enumerate(shape) if length != parts.shape[axis])
-    return parts.sum(axes, dtype=_FLOAT64, keepdims=True) if axes else parts
-
-
-def _rounded(total: Any, dtype: Any) -> Any:
-    return each_block(_as_type, total, dtype=dtype, chunks=total.chunks, name=dtype.name)
-
-
-def _as_type(array: Any, *, name: str) -> Any:
-    with np.errstate(over="ignore"):
-        return array.astype(name)
 
 
 def _frozen_gradients(
@@ -118,7 +105,7 @@ def _frozen_gradients(
     dx, *sums = numnorm.batch_norm_backward(
         dy, x, mean, rstd, gamma, channel_axis=axis, training=False
     )
-    return dx, *(aligned(total, axes, x.ndim) if usual else total for total in sums)
+    return dx, *(aligned(each, axes, x.ndim) if usual else each for each in sums)
 
 
 def _sums(dy: Any, x: Any, mean: Any, rstd: Any, *gain: Any, **options: Any) -> tuple[Any, ...]:

@@ -73,6 +73,31 @@ def take(objects: Any, member: int, *, dtype: Any, chunks: Chunks) -> Any:
     return each_block(_member, objects, dtype=dtype, chunks=chunks, member=member)
 
 
+def block_sum(objects: Any, member: int, chunks: Chunks, axes: Sequence[int]) -> Any:
+    """Return the float64 sum of one member of each tuple over the blocks along some axes.
+
+    Parameters
+    ----------
+    objects : lazy array
+        As `each_object` returns it; the member has length 1 along `axes`.
+    member : int
+    chunks : tuple
+        Those of x.
+    axes : sequence of int
+    """
+    each = tuple((1,) * len(c) if axis in axes else c for axis, c in enumerate(chunks))
+    parts = take(objects, member, dtype=np.dtype(np.float64), chunks=each)
+    divided = tuple(axis for axis in axes if len(chunks[axis]) > 1)
+    return parts.sum(axis=divided, keepdims=True, dtype=np.float64) if divided else parts
+
+
+def rounded(array: Any, dtype: Any) -> Any:
+    """Return a lazy array in a dtype whose range a sum may leave."""
+    if array.dtype == dtype:
+        return array
+    return each_block(_rounded, array, dtype=dtype, chunks=array.chunks, to=dtype)
+
+
 def in_order(
     objects: Any, axes: Sequence[int], fold: Callable[[list[Any]], Any], start: Any = None
 ) -> Any:
@@ -129,6 +154,11 @@ def _as_object(x: Any, *others: Any, of: Callable[..., Any], **options: Any) -> 
     result = np.empty((1,) * x.ndim, object)
     result[(0,) * x.ndim] = of(x, *others, **options)
     return result
+
+
+def _rounded(array: Any, to: Any) -> Any:
+    with np.errstate(over="ignore"):
+        return array.astype(to)
 
 
 def _member(objects: Any, member: int) -> Any:

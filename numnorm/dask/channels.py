@@ -17,38 +17,14 @@ from numnorm.layouts import RowLayout, group_layout, instance_layout, normalized
 from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 
 
-def group_norm(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
-    *,
-    groups: Any,
-    channel_axis: Any = 1,
-    eps: Any = 1e-5,
-    out: Any = None,
-) -> Any:
+def group_norm(x: Any, gamma: Any, beta: Any, *, out: Any, **options: Any) -> Any:
     """Return `numnorm.group_norm` of lazy arrays."""
-    lazy = made_lazy({"x": x, "gamma": gamma, "beta": beta}, out)
-    layout = group_layout(lazy["x"].shape, channel_axis, groups)
-    options = {"groups": groups, "channel_axis": channel_axis, "eps": eps}
-    return _forward(numnorm.group_norm, lazy, layout, options)
+    return _group_norm(numnorm.group_norm, x, gamma, beta, out, options)
 
 
-def group_norm_forward(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
-    *,
-    groups: Any,
-    channel_axis: Any = 1,
-    eps: Any = 1e-5,
-    out: Any = None,
-) -> Any:
+def group_norm_forward(x: Any, gamma: Any, beta: Any, *, out: Any, **options: Any) -> Any:
     """Return `numnorm.group_norm_forward` of lazy arrays."""
-    lazy = made_lazy({"x": x, "gamma": gamma, "beta": beta}, out)
-    layout = group_layout(lazy["x"].shape, channel_axis, groups)
-    options = {"groups": groups, "channel_axis": channel_axis, "eps": eps}
-    return _forward(numnorm.group_norm_forward, lazy, layout, options)
+    return _group_norm(numnorm.group_norm_forward, x, gamma, beta, out, options)
 
 
 def group_norm_backward(
@@ -98,7 +74,7 @@ def instance_norm_forward(
     options = {"channel_axis": channel_axis, "eps": eps}
     if given is not None:
         correction = bessel_correction(unbiased, layout.width, given)
-        statistics = checked_running(given, lazy["x"], layout)
+        statistics = checked_running(given, layout)
     results = _forward(function, lazy, layout, options)
     if given is not None and lazy["x"].size:
         rows, x = _groups(lazy["x"], layout, channel_axis)
@@ -123,6 +99,19 @@ def instance_norm_backward(
         given = dy, x, mean, rstd, gamma
         return numnorm.batch_norm_backward(*given, channel_axis=channel_axis, training=False)
     return _backward(numnorm.instance_norm_backward, lazy, layout, {"channel_axis": channel_axis})
+
+
+def _group_norm(
+    function: Callable[..., Any],
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    out: Any,
+    options: Mapping[str, Any],
+) -> Any:
+    lazy = made_lazy({"x": x, "gamma": gamma, "beta": beta}, out)
+    layout = group_layout(lazy["x"].shape, options["channel_axis"], options["groups"])
+    return _forward(function, lazy, layout, options)
 
 
 def _forward(

@@ -112,6 +112,11 @@ def along(array: Any, own: Sequence[int], ndim: int) -> Any:
     return array[tuple(slice(None) if axis in own else None for axis in range(ndim))]
 
 
+def with_axes(array: Any, own: Sequence[int]) -> Any:
+    """Return an array with only its axes `own`: the others have length 1."""
+    return array[tuple(slice(None) if axis in own else 0 for axis in range(array.ndim))]
+
+
 def as_divided(array: Any, chunks: Chunks) -> Any:
     """Return an array in these chunks, except along axes of length 1."""
     wanted = chunks_of(array.shape, chunks)

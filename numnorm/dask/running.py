@@ -10,13 +10,13 @@ import numpy as np
 from numnorm.arguments import check_float, check_shape
 from numnorm.backends.formulas.norms import moved
 from numnorm.dask.blocks import each_block, each_object, in_order
-from numnorm.dask.parameters import along, as_divided, check_assignable, chunks_of
+from numnorm.dask.parameters import along, as_divided, check_assignable, chunks_of, with_axes
 from numnorm.dask.row_axes import Rows
 from numnorm.dask.split_rows import merged_moments
 from numnorm.layouts import RowLayout
 
 
-def checked_running(given: tuple[Any, Any], x: Any, layout: RowLayout) -> Mapping[str, Any]:
+def checked_running(given: tuple[Any, Any], layout: RowLayout) -> Mapping[str, Any]:
     """Return running mean and variance by name; raise unless they can be updated lazily."""
     running = dict(zip(("running_mean", "running_var"), given, strict=True))
     shape, meaning = layout.parameter_shape, layout.parameter_meaning
@@ -40,8 +40,7 @@ def update_running(
             _moved, old, sums,
             dtype=array.dtype, chunks=chunks, member=member, correction=correction, weight=weight,
         )  # fmt: skip
-        own = tuple(slice(None) if axis in rows.own else 0 for axis in range(x.ndim))
-        array[...] = new[own].rechunk(array.chunks)
+        array[...] = with_axes(new, rows.own).rechunk(array.chunks)
 
 
 def _over_samples(total: Any) -> tuple[Any, ...]:

@@ -18,9 +18,9 @@ from numnorm.arguments import result_dtype
 from numnorm.backends.contract.norms import Detached, Scaling
 from numnorm.backends.formulas.norms import input_gradient
 from numnorm.dask.blocks import each_block, each_object, in_order, take
-from numnorm.dask.parameters import Parameter, as_divided
+from numnorm.dask.parameters import Parameter, as_divided, with_axes
 from numnorm.dask.row_axes import Rows
-from numnorm.dask.whole_rows import aligned_statistic, of_rows, parameter_gradient
+from numnorm.dask.whole_rows import aligned_statistic, parameter_gradient
 from numnorm.norms.ada import adaptive, adaptive_gradient
 
 # float32 takes no larger factor.
@@ -73,7 +73,7 @@ def forward(
         each_block(_statistic, total, dtype=dtype, chunks=chunks, norm=norm, member=m, to=dtype)
         for m, dtype in enumerate(dtypes[1:])
     ]
-    return [y, *(of_rows(statistic, rows.kept) for statistic in statistics)]
+    return [y, *(with_axes(statistic, rows.kept) for statistic in statistics)]
 
 
 def merged_moments(x: Any, rows: Rows) -> Any:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import Shape
-from numnorm.dask.blocks import Chunks, each_block, each_object, take
-from numnorm.dask.parameters import Parameter, along, as_divided
+from numnorm.dask.blocks import Chunks, block_sum, each_block, each_object, rounded, take
+from numnorm.dask.parameters import Parameter, along, as_divided, with_axes
 from numnorm.dask.row_axes import Axes, Rows
 
 # The arguments that have a number for each row.
@@ -60,7 +60,7 @@ def forward(
         take(objects, member, dtype=dtype, chunks=chunks)
         for member, dtype in enumerate(dtypes[1:], 1)
     ]
-    return [y, *(of_rows(statistic, rows.kept) for statistic in statistics)]
+    return [y, *(with_axes(statistic, rows.kept) for statistic in statistics)]
 
 
 def backward(
@@ -104,11 +104,6 @@ def aligned_statistic(statistic: Any, x: Any, rows: Rows) -> Any:
     return as_divided(along(statistic, rows.kept, x.ndim), rows.per_row(x.chunks))
 
 
-def of_rows(statistic: Any, kept: Axes) -> Any:
-    """Return a statistic with only the axes that it keeps."""
-    return statistic[tuple(slice(None) if a in kept else 0 for a in range(statistic.ndim))]
-
-
 def parameter_gradient(
     objects: Any,
     member: int,
@@ -124,14 +119,8 @@ def parameter_gradient(
     if parameter is not None and not parameter.usual:
         own = tuple(a for a in range(ndim) if parameter.array.shape[a] != 1)
     summed = tuple(a for a in range(ndim) if a not in own)
-    each = tuple((1,) * len(chunks[a]) if a in summed else chunks[a] for a in range(ndim))
-    total = take(objects, member, dtype=np.float64, chunks=each)
-    divided = tuple(a for a in summed if len(chunks[a]) > 1)
-    if divided:
-        total = total.sum(axis=divided, keepdims=True, dtype=np.float64)
-    if dtype != total.dtype:
-        total = each_block(_rounded, total, dtype=dtype, chunks=total.chunks, to=dtype)
-    return of_rows(total, own) if usual else total
+    gradient = rounded(block_sum(objects, member, chunks, summed), dtype)
+    return with_axes(gradient, own) if usual else gradient
 
 
 def _call(
@@ -182,8 +171,3 @@ def _options(call: Call, shape: Shape) -> Mapping[str, Any]:
     if "groups" not in call.options or not call.rows.size:
         return call.options
     return {**call.options, "groups": max(shape[call.rows.kept[1]] // call.rows.size, 1)}
-
-
-def _rounded(total: Any, to: Any) -> Any:
-    with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
-        return total.astype(to)
