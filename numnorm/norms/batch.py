@@ -111,9 +111,9 @@ def batch_norm(
     is less than 1e-301 but not 0 and has no larger `eps` beside it, makes the channel NaN. For a
     float64 `x`, rounding the mean adds an error of up to half a unit in the last place of the mean.
     In training, arrays of Dask give the same bytes as NumPy's if their chunks are multiples of
-    `stream_step` along the first axis, and divided along no others but the channels'. Dask keeps x
-    in memory from its first pass to its second: compute `batch_moments` first, and pass them as
-    running statistics with ``training=False``, where x must be read twice.
+    `stream_step` along the first axis, and divided along no others but the channels'. An x that
+    comes straight from storage is read twice. Dask keeps any other x from its first pass to its
+    second: write it to storage first, if it is larger than memory.
 
     An empty batch leaves the running statistics unchanged. A negative running variance is an error
     in inference; on a device, whose numbers are not read, it gives NaN.
