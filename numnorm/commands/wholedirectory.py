@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from numnorm.commands.errors import CommandError
 from numnorm.commands.signals import signals_raise
@@ -108,7 +109,9 @@ def _put_back(work: Path, target: Path) -> None:
 def _locked(work: Path, path: Path) -> Iterator[None]:
     """Make a directory and lock it against other processes."""
     for _ in range(_TRIES):
-        work.mkdir(exist_ok=True)
+        # mkdir's exist_ok fails if another process removes the directory meanwhile.
+        with contextlib.suppress(FileExistsError):
+            work.mkdir()
         try:
             file = open(work / _LOCK, "ab")  # noqa: SIM115
         except FileNotFoundError:  # the process before removed the directory
@@ -120,13 +123,21 @@ def _locked(work: Path, path: Path) -> Iterator[None]:
                 raise CommandError(f"another process is writing {path}") from error
             except OSError:  # some file systems have no locks
                 pass
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), os.stat(work / _LOCK)):
-                    if os.name == "nt":  # Windows removes no open file
-                        file.close()
-                    yield
-                    return
+            if not _is_file(file, work / _LOCK):
+                continue
+            if os.name == "nt":  # Windows removes no open file
+                file.close()
+            yield
+            return
     raise CommandError(f"another process is writing {path}")
+
+
+def _is_file(file: BinaryIO, path: Path) -> bool:
+    """Return whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _clear(work: Path) -> bool:

@@ -235,7 +235,8 @@ def test_two_runs_at_once_are_refused(capsys):
     assert sorted(os.listdir()) == ["x.npy", "y.zarr", "z.npy", "z.zarr"]
 
 
-def test_many_at_once_leave_one_whole_output():
+@pytest.mark.parametrize("repetition", range(10))  # a race shows in one of about ten
+def test_many_at_once_leave_one_whole_output(repetition):
     outcomes = []
 
     def make(number):
@@ -254,6 +255,15 @@ def test_many_at_once_leave_one_whole_output():
         thread.join()
     assert int(Path("y/content").read_text()) in outcomes
     assert sorted(os.listdir()) == ["x.npy", "y"]
+
+
+def test_a_missing_file_within_the_block_is_the_callers_error():
+    with (
+        pytest.raises(FileNotFoundError, match="missing"),
+        appearing_directory(Path("y"), resume=False),
+    ):
+        os.remove("missing")
+    assert os.listdir() == ["x.npy"]
 
 
 @pytest.mark.parametrize("resume", [(), ("--resume",)])
