@@ -22,6 +22,7 @@ FULL = ["nojit", "narrower", "layers", "doctest", "mpi", "asv_check", "sass"]
 # same kernel at once.
 WORKERS = ["-n", "2", "--dist", "worksteal", "--durations=20"]
 ASV_CONFIG = "asv_benchmarks/asv.conf.json"
+ASV_HTML = "asv_benchmarks/.asv/html"
 # A processor with AVX2 and without AVX-512.
 AVX2 = {
     "NUMBA_CPU_NAME": "haswell",
@@ -165,6 +166,7 @@ def docs(session: nox.Session) -> None:
     session.install(".[docs]")
     options = ["-W", "--keep-going", "-n", "-b", "html", *session.posargs]
     session.run("sphinx-build", *options, "docs", "docs/_build/html")
+    publish(session, "docs/_build/html/performance/asv")
     session.run("pytest", "-m", "site", "tests/project")
     session.run("pytest", "--doctest-glob=*.md", "-m", "", *PAGES)
 
@@ -193,14 +195,23 @@ def asv_quick(session: nox.Session) -> None:
     run_asv(session, "run", "-E", "existing", "--quick", "--show-stderr", *session.posargs)
 
 
-@nox.session(python=False, default=False, requires=["environment"])
+@nox.session(default=False)
 def asv_publish(session: nox.Session) -> None:
     """Time the commits of a range, such as `-- main~4..main`; write the dashboard of all runs."""
-    run_asv(session, "machine", "--yes")
-    # 2: some failed, such as those of functions that a commit does not have yet.
-    run_asv(session, "run", "--skip-existing-successful", *session.posargs, allowed=(0, 2))
-    run_asv(session, "publish")
-    session.log(f"to view it: asv preview --config {ASV_CONFIG}")
+    session.install(".[dashboard]")
+    asv = ["asv", "run", "--config", ASV_CONFIG, "--skip-existing-successful"]
+    session.run("asv", "machine", "--yes", "--config", ASV_CONFIG)
+    if session.posargs:
+        # 2: some failed, such as those of functions that a commit does not have yet.
+        session.run(*asv, *session.posargs, success_codes=(0, 2))
+    publish(session, ASV_HTML)
+    session.log(f"to view it: python -m http.server --directory {ASV_HTML}")
+
+
+def publish(session: nox.Session, folder: str) -> None:
+    """Write the dashboard of the recorded results into a folder."""
+    with session.chdir("asv_benchmarks"):
+        session.run("python", "-m", "dashboard", f"../{folder}")
 
 
 @nox.session(python=False, requires=["environment"])

@@ -1,0 +1,1 @@
+"""Speed: over time (`benchmarks`), beside other libraries (`peers`), on a GPU (`gpu`)."""

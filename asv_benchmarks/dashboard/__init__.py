@@ -1,0 +1,1 @@
+"""asv's dashboard of the recorded results; run ``python -m dashboard FOLDER`` one folder above."""

@@ -1,0 +1,1 @@
+"""The benchmarks of a project that depends on numnorm."""
