@@ -7,7 +7,8 @@ in a window.
 A short utterance is synthesized: three vowels from formants, with noise. In the middle the speaker
 changes from a good microphone to a telephone.
 
-To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/cmvn_utterance.py``
+To run it, in the folder of the sources: ``pip install '.[demo]'``, then
+``python docs/gallery/cmvn_utterance.py``
 """
 
 import matplotlib.pyplot as plt

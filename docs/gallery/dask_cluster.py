@@ -7,7 +7,8 @@ Dask computes again what was lost with the process, and starts another one. The 
 bytes of NumPy's. A cluster of many machines takes another line than the one with `LocalCluster`:
 docs/clusters.md names some.
 
-``pip install 'numnorm[dask,storage]'``, then ``python docs/gallery/dask_cluster.py``
+In the folder of the sources: ``pip install '.[dask,storage]'``, then
+``python docs/gallery/dask_cluster.py``
 """
 
 import os

@@ -7,7 +7,8 @@ out, one by one.
 J. Xu, X. Sun, Z. Zhang, G. Zhao, J. Lin, `Understanding and Improving Layer Normalization
 <https://arxiv.org/abs/1911.07013>`_, 2019.
 
-To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/detach_gradients.py``
+To run it, in the folder of the sources: ``pip install '.[demo]'``, then
+``python docs/gallery/detach_gradients.py``
 """
 
 import matplotlib.pyplot as plt

@@ -9,7 +9,8 @@ norms take them from each sample.
 
 The longer comparison of ``python -m numnorm demo`` has a table, too.
 
-To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/digits_batch_sizes.py``
+To run it, in the folder of the sources: ``pip install '.[demo]'``, then
+``python docs/gallery/digits_batch_sizes.py``
 """
 
 import itertools

@@ -7,7 +7,8 @@ statistics.
 The recording is simulated: noise with a 1/f spectrum, alpha waves, drift of the electrodes, and an
 amplifier whose gain is different for each channel.
 
-To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/eeg_standardization.py``
+To run it, in the folder of the sources: ``pip install '.[demo]'``, then
+``python docs/gallery/eeg_standardization.py``
 """
 
 import matplotlib.pyplot as plt

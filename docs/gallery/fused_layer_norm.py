@@ -3,8 +3,10 @@
 
 A bias, a GELU and a layer norm in one kernel of your own, and their gradients in another.
 
-x is read once and y written once; between them a row stays in the registers of a block. It needs a
-GPU and ``pip install 'numnorm[cu13]'``: ``python docs/gallery/fused_layer_norm.py``
+x is read once and y written once; between them a row stays in the registers of a block.
+
+It needs a GPU. In the folder of the sources: ``pip install '.[cu13]'``, then
+``python docs/gallery/fused_layer_norm.py``
 """
 
 import math

@@ -7,7 +7,8 @@ on layer normalization, measured.
 J. L. Ba, J. R. Kiros, G. E. Hinton, `Layer Normalization <https://arxiv.org/abs/1607.06450>`_,
 2016, table 1.
 
-To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/invariances.py``
+To run it, in the folder of the sources: ``pip install '.[demo]'``, then
+``python docs/gallery/invariances.py``
 """
 
 import matplotlib.pyplot as plt

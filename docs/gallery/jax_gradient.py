@@ -8,7 +8,8 @@ written in JAX.
 
 :doc:`/jax` says how it works.
 
-To run it: ``pip install 'numnorm[demo,jax]'``, then ``python docs/gallery/jax_gradient.py``
+To run it, in the folder of the sources: ``pip install '.[demo,jax]'``, then
+``python docs/gallery/jax_gradient.py``
 """
 
 import itertools

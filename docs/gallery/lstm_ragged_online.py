@@ -6,7 +6,8 @@ same, bit for bit.
 
 Layer norm takes its statistics from one step of one sequence, so nothing depends on the batch.
 
-To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/lstm_ragged_online.py``
+To run it, in the folder of the sources: ``pip install '.[demo]'``, then
+``python docs/gallery/lstm_ragged_online.py``
 """
 
 import matplotlib.pyplot as plt

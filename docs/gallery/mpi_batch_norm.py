@@ -6,7 +6,8 @@ Batch norm of samples that lie in several processes, with MPI.
 Each rank reads its own samples. One Allreduce merges their moments, and each rank normalizes its
 samples by the statistics of all; a second one adds the gradients of gamma and beta.
 
-``pip install 'numnorm[mpi]'``, then ``mpiexec -n 2 python docs/gallery/mpi_batch_norm.py``
+In the folder of the sources: ``pip install '.[mpi]'``, then
+``mpiexec -n 2 python docs/gallery/mpi_batch_norm.py``
 """
 
 import tempfile

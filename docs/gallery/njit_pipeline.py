@@ -6,7 +6,8 @@ all of them while it is in the cache.
 
 :doc:`/njit` has the rules.
 
-To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/njit_pipeline.py``
+To run it, in the folder of the sources: ``pip install '.[demo]'``, then
+``python docs/gallery/njit_pipeline.py``
 """
 
 import time

@@ -6,7 +6,8 @@ Powders scatter light, so spectra of one mixture differ in offset and gain. Thre
 The spectra are simulated, so the amount of the substance is known. For measured ones, with a
 regression, see :doc:`spectra_pls`.
 
-To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/snv_spectra.py``
+To run it, in the folder of the sources: ``pip install '.[demo]'``, then
+``python docs/gallery/snv_spectra.py``
 """
 
 import matplotlib.pyplot as plt

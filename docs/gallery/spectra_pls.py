@@ -4,9 +4,14 @@
 Glucose from the spectra of a fermentation, with and without a correction of scatter.
 
 The spectra were measured on-line in a real fermentation, and come with chemotools (MIT licence). At
-34 times a sample was also analysed in the laboratory; PLS regression is cross-validated on these.
+34 times a sample was also analysed in the laboratory; PLS regression is cross-validated on these,
+one left out at a time. Samples of one fermentation are alike: expect larger errors for another one.
 
-``pip install 'numnorm[demo]' chemotools pandas``, then ``python docs/gallery/spectra_pls.py``
+For data of your own replace `fermentation` by arrays of the shapes (samples, wavenumbers) and
+(samples,): a table that pandas read will do. Without it, chemotools is not needed.
+
+In the folder of the sources: ``pip install '.[demo]' chemotools pandas``, then
+``python docs/gallery/spectra_pls.py``
 """
 
 import numpy as np
@@ -33,6 +38,7 @@ def fermentation():
 
 def error(correction, components, spectra, glucose):
     """Return the root mean square error of the predictions of samples that are left out."""
+    # Without `scale` wavenumbers are only centred: scaling would raise the noise of flat regions.
     regression = PLSRegression(components, scale=False)
     model = make_pipeline(*correction, regression)
     predicted = cross_val_predict(model, spectra, glucose, cv=LeaveOneOut())
@@ -40,14 +46,14 @@ def error(correction, components, spectra, glucose):
 
 
 def main():
-    """Print the errors, and return them for each correction."""
+    """Print the errors of cross-validation (RMSECV), and return them for each correction."""
     spectra, glucose = fermentation()
     corrections = {
         "none": [],
         "standard normal variate": [StandardNormalVariate()],
         "in windows of 51": [LocalStandardNormalVariate(51)],
     }
-    print(f"{len(spectra)} spectra of {spectra.shape[1]} wavenumbers, error in g/L of glucose")
+    print(f"{len(spectra)} spectra of {spectra.shape[1]} wavenumbers, RMSECV of glucose in g/L")
     print(f"{'components':>24}", *(f"{n:6}" for n in COMPONENTS))
     errors = {}
     for name, correction in corrections.items():
@@ -63,7 +69,7 @@ def draw(errors):
     figure, panel = plt.subplots(figsize=(5.6, 3.0))
     for (name, found), marker in zip(errors.items(), "os^", strict=True):
         panel.plot(COMPONENTS, found, f"{marker}-", label=name, markersize=5)
-    panel.set(xlabel="components of PLS", ylabel="error of glucose (g/L)", xticks=COMPONENTS)
+    panel.set(xlabel="components of PLS", ylabel="RMSECV of glucose (g/L)", xticks=COMPONENTS)
     panel.set_ylim(0)
     figure.legend(loc="outside upper center", ncols=3)
     plt.show()

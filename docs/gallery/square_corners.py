@@ -9,7 +9,8 @@ of their positions is added, and the sum is normalized.
 
 ``python -m numnorm demo lstm`` trains networks on these sequences.
 
-To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/square_corners.py``
+To run it, in the folder of the sources: ``pip install '.[demo]'``, then
+``python docs/gallery/square_corners.py``
 """
 
 import matplotlib.pyplot as plt

@@ -6,7 +6,8 @@ same bytes.
 
 The file here is small and so is the memory that the chunks may take, but nothing depends on either.
 
-To run it: ``pip install 'numnorm[demo]'``, then ``python docs/gallery/streaming_statistics.py``
+To run it, in the folder of the sources: ``pip install '.[demo]'``, then
+``python docs/gallery/streaming_statistics.py``
 """
 
 import tempfile

@@ -5,7 +5,8 @@ The two passes of numnorm in a function of autograd.
 
 The functions of numnorm record no gradient, so they refuse a tensor that requires one. Inside of a
 ``torch.autograd.Function`` nothing is recorded, and they take it. Other norms go the same way.
-It needs ``pip install numnorm torch``: ``python docs/gallery/torch_autograd.py``
+In the folder of the sources: ``pip install . torch``, then
+``python docs/gallery/torch_autograd.py``
 """
 
 import torch
