@@ -37,8 +37,7 @@ exclude_patterns = [
 templates_path = ["_templates"]
 default_role = "autolink"
 nitpicky = True
-# A part of the README begins with a heading of the README's level.
-suppress_warnings = ["config.cache", "myst.header"]
+suppress_warnings = ["config.cache"]
 
 # Markdown
 
@@ -49,12 +48,11 @@ myst_heading_anchors = 3
 PAGES = [
     (r"\]\((\.\./)*CONTRIBUTING\.md", "](/contributing.md"),
     (r"\]\((\.\./)*CHANGELOG\.md", "](/changelog.md"),
-    (r"\]\(#dask-clusters-and-mpi\)", "](/clusters.md)"),
     (r"\]\((\.\./)*SECURITY\.md", "](/security.md"),
     (r"\]\((\.\./)*CODE_OF_CONDUCT\.md", "](/code_of_conduct.md"),
     (r"@([A-Z][a-z]+)(\d{4})", r"\1 \2"),  # a reference of paper.md
     (r"\]\((?:\.\./|docs/)*decisions/README\.md", "](/decisions/index.md"),
-    (r"\]\((?:docs/)?gallery/(\w+)\.py\)", r"](/generated/gallery/\1.rst)"),
+    (r"\]\(gallery/(\w+)\.py\)", r"](/generated/gallery/\1.rst)"),
     (r"\]\((?:\.\./)*asv_benchmarks/peers/results/peers\.md", "](/performance/tables/zen5.md"),
 ]
 

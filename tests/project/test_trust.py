@@ -83,6 +83,23 @@ def test_file_is_linked_from_the_readme_and_on_the_site(name):
         assert f"\n{page}\n" in tree and f"({page}.md)" in project
 
 
+def anchors(text):
+    """The anchors that a code host gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_readme_is_short_and_its_links_lead_somewhere():
+    text = text_of("README.md")
+    assert len(text.splitlines()) < 250
+    links = {link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link}
+    assert "CONTRIBUTING.md#the-checks" in links
+    for link in links:
+        file, _, anchor = link.partition("#")
+        assert (ROOT / file).exists(), link
+        assert not anchor or anchor in anchors(text_of(file or "README.md")), link
+
+
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
 def test_forms_ask_for_the_doctor(path):
     form = yaml.safe_load(path.read_text("utf-8"))
