@@ -5,6 +5,7 @@ package-lock.json.
 """
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
@@ -43,8 +44,18 @@ def main() -> None:
     asv = [sys.executable, "-m", "asv", "publish", "--no-pull", "--config", CONFIG]
     subprocess.run([*asv, "--html-dir", folder], check=True)
     _bring_files(folder / VENDOR)
+    _leave_out_unmeasured(folder)
     page = folder / "index.html"
     page.write_text(LOADED.sub(_local, page.read_text("utf-8")), "utf-8")
+
+
+def _leave_out_unmeasured(folder: Path) -> None:
+    """Remove benchmarks without results from the page, which would ask for their graphs."""
+    path = folder / "index.json"
+    index = json.loads(path.read_text("utf-8"))
+    graphs = {graph.stem for graph in (folder / "graphs" / "summary").glob("*.json")}
+    measured = {name: found for name, found in index["benchmarks"].items() if name in graphs}
+    path.write_text(json.dumps({**index, "benchmarks": measured}), "utf-8")
 
 
 def _bring_files(vendor: Path) -> None:

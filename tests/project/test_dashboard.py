@@ -1,0 +1,51 @@
+"""The dashboard of asv: what was recorded, and what the site shows of it."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "asv_benchmarks" / "results"
+DASHBOARD = ROOT / "docs" / "_build" / "html" / "performance" / "asv"
+COMMITS, BENCHMARKS = 12, 40  # at least
+
+
+def recorded():
+    for path in sorted(RESULTS.glob("*/*-*.json")):
+        yield path, json.loads(path.read_text("utf-8"))
+
+
+def test_results_are_of_enough_commits_and_benchmarks():
+    counts = Counter()
+    for _, results in recorded():
+        for name, found in results["results"].items():
+            values = found[0] if isinstance(found[0], list) else [found[0]]
+            # asv writes NaN for what failed or was not chosen: it does not equal itself.
+            measured = [i for i, value in enumerate(values) if value is not None and value == value]
+            counts.update((name, i) for i in measured)
+    assert len({results["commit_hash"] for _, results in recorded()}) >= COMMITS
+    assert sum(count >= COMMITS for count in counts.values()) >= BENCHMARKS
+
+
+def test_results_name_a_kind_of_machine():
+    for path, results in recorded():
+        machine = json.loads((path.parent / "machine.json").read_text("utf-8"))
+        assert results["params"]["machine"] == machine["machine"] == path.parent.name
+        assert machine["cpu"]
+
+
+@pytest.mark.site
+def test_site_shows_the_commits():
+    index = json.loads((DASHBOARD / "index.json").read_text("utf-8"))
+    hashes = set(index["revision_to_hash"].values())
+    assert hashes == {results["commit_hash"] for _, results in recorded()}
+
+
+@pytest.mark.site
+def test_site_has_a_graph_for_each_benchmark():
+    index = json.loads((DASHBOARD / "index.json").read_text("utf-8"))
+    graphs = {path.stem: path for path in (DASHBOARD / "graphs" / "summary").glob("*.json")}
+    assert graphs.keys() == index["benchmarks"].keys()
+    assert all(json.loads(path.read_text("utf-8")) for path in graphs.values())
