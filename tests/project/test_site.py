@@ -85,6 +85,7 @@ def test_style_loads_nothing_from_the_network(name):
 def test_links_and_pictures_of_the_page_exist(name):
     broken = []
     for url in page(name).loaded + page(name).links:
+        # "#__" is the theme's, "#/" a tab of the dashboard.
         if is_elsewhere(url) or url.startswith(("data:", "#__", "#/")):
             continue
         path, anchor = file_of(url, name), unquote(urlsplit(url).fragment)
