@@ -24,7 +24,7 @@ PIECES = 4
 ALL_STEPS = ", all steps,"
 
 HEAD = """\
-# Kernels for CUDA, compiled
+# Registers of the CUDA kernels
 
 What each kernel takes of a device, found by compiling it, without one: registers of a thread,
 bytes of its stack, loads and stores of 16 bytes and of less, float64 operations and barriers.
