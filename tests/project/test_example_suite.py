@@ -38,7 +38,8 @@ def test_a_project_times_numnorm_with_its_own_asv(project, tmp_path):
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages/asv_benchmarks").symlink_to(BENCHMARKS)
     paths = [str(tmp_path / "packages"), os.environ.get("PYTHONPATH", "")]
-    env = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HOME": str(tmp_path)}
+    # asv's name of PYTHONPATH, which it would discard.
+    env = {"ASV_PYTHONPATH": os.pathsep.join(filter(None, paths)), "HOME": str(tmp_path)}
     asv = [sys.executable, "-m", "asv"]
     run(*asv, "machine", "--yes", "--machine", "mine", **env)
     head = run("git", "rev-parse", "HEAD").strip()
