@@ -197,10 +197,9 @@ def asv_quick(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def asv_publish(session: nox.Session) -> None:
-    """Time the commits of a range, such as `-- main~4..main`; write the dashboard of all runs."""
+    """Write the dashboard; before that, time commits, such as `-- main~4..main --machine zen5`."""
     session.install(".[dashboard]")
     asv = ["asv", "run", "--config", ASV_CONFIG, "--skip-existing-successful"]
-    session.run("asv", "machine", "--yes", "--config", ASV_CONFIG)
     if session.posargs:
         # 2: some failed, such as those of functions that a commit does not have yet.
         session.run(*asv, *session.posargs, success_codes=(0, 2))
