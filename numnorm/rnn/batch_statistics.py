@@ -33,6 +33,17 @@ class LSTMStatistics(NamedTuple):
         Mean and variance of W_h h; of W_h h + W_x x with ``variant="per_gate"``.
     mean_c, var_c : array (S, H)
         Mean and variance of the cell. Statistics that a variant does not use are None.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.lstm_init(3, 2, rng=rng, norm="batch")
+    >>> norm = rnn.RecurrentBatchNorm(rnn.lstm_statistics_init(5, 2))
+    >>> y, h, c = rnn.lstm(rng.normal(size=(5, 4, 3)), parameters, norm=norm)
+    >>> norm.statistics.mean_x.shape, bool((norm.statistics.mean_x != 0).all())
+    ((5, 8), True)
     """
 
     mean_x: Any = None

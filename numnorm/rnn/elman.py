@@ -149,6 +149,16 @@ def rnn_forward(
     -------
     RNNForward
         ``(y, h, saved)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.rnn_init(3, 2, rng=rng)
+    >>> y, h, saved = rnn.rnn_forward(rng.normal(size=(5, 4, 3)), parameters)
+    >>> y.shape, h.shape
+    ((5, 4, 2), (4, 2))
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng, dropout, recurrent_dropout)
     return RNNForward(
@@ -265,6 +275,16 @@ def rnn_cell_forward(
     -------
     RNNCellForward
         ``(h, saved)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.rnn_init(3, 2, rng=rng)
+    >>> h, saved = rnn.rnn_cell_forward(rng.normal(size=(4, 3)), parameters)
+    >>> h.shape
+    (4, 2)
     """
     options, spec = (
         Options(
@@ -295,6 +315,16 @@ def rnn_cell_backward(dh: Any, saved: Any) -> RNNGradients:
     ------
     TypeError, ValueError
         If an argument has an unsupported type or dtype, or a wrong shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.rnn_init(3, 2, rng=rng)
+    >>> h, saved = rnn.rnn_cell_forward(rng.normal(size=(4, 3)), parameters)
+    >>> rnn.rnn_cell_backward(np.ones_like(h), saved).dx.shape
+    (4, 3)
     """
     gradients = backward(RNN, "rnn_cell_forward", dh, saved, (None,), single=True)
     return RNNGradients(*gradients)
@@ -321,5 +351,16 @@ def rnn_pack(
     Returns
     -------
     Packed
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> packed = rnn.rnn_pack(rnn.rnn_init(3, 2, rng=rng))
+    >>> packed
+    Packed(rnn, 3 inputs, 2 units, float32)
+    >>> rnn.rnn_cell(rng.standard_normal((4, 3), np.float32), packed).shape
+    (4, 2)
     """
     return pack(RNN, rnn_spec(norm, nonlinearity), parameters, dtype)

@@ -163,6 +163,16 @@ def gru_forward(
     -------
     GRUForward
         ``(y, h, saved)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.gru_init(3, 2, rng=rng)
+    >>> y, h, saved = rnn.gru_forward(rng.normal(size=(5, 4, 3)), parameters)
+    >>> y.shape, h.shape
+    ((5, 4, 2), (4, 2))
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng, dropout, recurrent_dropout)
     return GRUForward(
@@ -279,6 +289,16 @@ def gru_cell_forward(
     -------
     GRUCellForward
         ``(h, saved)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.gru_init(3, 2, rng=rng)
+    >>> h, saved = rnn.gru_cell_forward(rng.normal(size=(4, 3)), parameters)
+    >>> h.shape
+    (4, 2)
     """
     options, spec = (
         Options(
@@ -309,6 +329,16 @@ def gru_cell_backward(dh: Any, saved: Any) -> GRUGradients:
     ------
     TypeError, ValueError
         If an argument has an unsupported type or dtype, or a wrong shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.gru_init(3, 2, rng=rng)
+    >>> h, saved = rnn.gru_cell_forward(rng.normal(size=(4, 3)), parameters)
+    >>> rnn.gru_cell_backward(np.ones_like(h), saved).dx.shape
+    (4, 3)
     """
     gradients = backward(GRU, "gru_cell_forward", dh, saved, (None,), single=True)
     return GRUGradients(*gradients)
@@ -335,5 +365,16 @@ def gru_pack(
     Returns
     -------
     Packed
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> packed = rnn.gru_pack(rnn.gru_init(3, 2, rng=rng))
+    >>> packed
+    Packed(gru, 3 inputs, 2 units, float32)
+    >>> rnn.gru_cell(rng.standard_normal((4, 3), np.float32), packed).shape
+    (4, 2)
     """
     return pack(GRU, gru_spec(norm, reset_after), parameters, dtype)

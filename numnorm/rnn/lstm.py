@@ -171,6 +171,14 @@ def lstm_forward(
     -------
     LSTMForward
         ``(y, h, c, saved)``.
+
+    Examples
+    --------
+    >>> from numnorm import rnn
+    >>> parameters = rnn.LSTMParameters([[1.0]] * 4, [[0.5]] * 4)
+    >>> y, h, c, saved = rnn.lstm_forward([[[1.0]]], parameters, norm=None)
+    >>> rnn.lstm_backward([[[1.0]]], saved).dx.round(3)
+    array([[[0.348]]])
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng, dropout, recurrent_dropout)
     return LSTMForward(
@@ -290,6 +298,14 @@ def lstm_cell_forward(
     -------
     LSTMCellForward
         ``(h, c, saved)``.
+
+    Examples
+    --------
+    >>> from numnorm import rnn
+    >>> parameters = rnn.LSTMParameters([[1.0]] * 4, [[0.5]] * 4)
+    >>> h, c, saved = rnn.lstm_cell_forward([[1.0]], parameters, norm=None)
+    >>> rnn.lstm_cell_backward([[1.0]], saved).dx.round(3)
+    array([[0.348]])
     """
     options, spec = (
         Options(

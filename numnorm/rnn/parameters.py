@@ -28,6 +28,16 @@ class LSTMParameters(NamedTuple):
     gamma_c, beta_c : array (H,), optional
         Gain and bias of the norm of the cell. All gains are 1 by default, and all biases 0.
         Gains of size 0 belong to parameters without a norm.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.LSTMParameters(rng.normal(size=(8, 3)), rng.normal(size=(8, 2)))
+    >>> parameters = parameters._replace(gamma_c=np.full(2, 0.5))
+    >>> rnn.lstm(rng.normal(size=(5, 4, 3)), parameters).y.shape
+    (5, 4, 2)
     """
 
     weight_x: Any
@@ -62,6 +72,17 @@ class ProjectedLSTMParameters(NamedTuple):
     ----------
     .. [1] H. Sak, A. Senior, F. Beaufays, "Long Short-Term Memory Recurrent Neural Network
        Architectures for Large Scale Acoustic Modeling", Interspeech 2014.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.lstm_init(3, 4, rng=rng, proj_size=2)
+    >>> parameters.weight_h.shape, parameters.projection.shape
+    ((16, 2), (2, 4))
+    >>> rnn.lstm(rng.normal(size=(5, 4, 3)), parameters).h.shape
+    (4, 2)
     """
 
     weight_x: Any
@@ -94,6 +115,16 @@ class GRUParameters(NamedTuple):
     gamma_h, beta_h : array (3H,), optional
         Gains and biases of the norms of W_h h and U h. All gains are 1 by default, all biases 0.
         Gains of size 0 belong to parameters without a norm.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.GRUParameters(rng.normal(size=(6, 3)), rng.normal(size=(6, 2)))
+    >>> parameters = parameters._replace(gamma_h=np.full(6, 0.5))
+    >>> rnn.gru(rng.normal(size=(5, 4, 3)), parameters).y.shape
+    (5, 4, 2)
     """
 
     weight_x: Any
@@ -120,6 +151,16 @@ class RNNParameters(NamedTuple):
     gamma, beta : array (H,), optional
         Gain and bias of the norm. Default: 1 and 0. A gain of size 0 belongs to parameters
         without a norm.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.RNNParameters(rng.normal(size=(2, 3)), rng.normal(size=(2, 2)))
+    >>> parameters = parameters._replace(gamma=np.full(2, 0.5))
+    >>> rnn.rnn(rng.normal(size=(5, 4, 3)), parameters).y.shape
+    (5, 4, 2)
     """
 
     weight_x: Any

@@ -32,7 +32,15 @@ _ADA_SCALE, _ADA_K = 1.0, 0.1
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Packed:
-    """Parameters packed for many calls; its contents are private."""
+    """Parameters packed for many calls; its contents are private.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rnn.lstm_pack(rnn.lstm_init(3, 2, rng=np.random.default_rng(0)))
+    Packed(lstm, 3 inputs, 2 units, float32)
+    """
 
     kind: Kind
     spec: Spec
