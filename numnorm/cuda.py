@@ -76,6 +76,15 @@ class RowFunctions(NamedTuple):
         It computes no sums and has no barrier.
     backward
         Turns dy into dx, in place, from the normalized values.
+
+    Examples
+    --------
+    >>> import numnorm.cuda
+    >>> functions = numnorm.cuda.rms_norm_row(32, 4)  # doctest: +SKIP
+
+    and in a kernel ::
+
+        rstd = functions.forward(values, width, gamma, 1e-5)
     """
 
     forward: Any

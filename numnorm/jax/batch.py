@@ -35,6 +35,15 @@ class BatchNormalized(NamedTuple):
         The normalized array, of the shape and dtype of x.
     running_mean, running_var : jax.Array
         The new running statistics. No gradient flows through them.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numnorm.jax
+    >>> start = {"running_mean": jax.numpy.zeros(1), "running_var": jax.numpy.ones(1)}
+    >>> result = numnorm.jax.batch_norm(jax.numpy.array([[1.0], [3.0]]), **start)
+    >>> result.running_mean
+    Array([0.2], dtype=float32)
     """
 
     y: jax.Array

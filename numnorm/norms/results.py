@@ -17,6 +17,13 @@ class Normalized(NamedTuple, Generic[Array]):
         value for each set of elements that share them; float64 (float32 for float16 input, and
         for JAX without float64). For a deviation below 1e-308 rstd is infinity, and the backward
         pass gives NaN.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> forward = numnorm.layer_norm_forward([[1.0, 3.0]], eps=0)
+    >>> forward.y, forward.mean
+    (array([[-1.,  1.]]), array([2.]))
     """
 
     y: Array
@@ -34,6 +41,14 @@ class Gradients(NamedTuple, Generic[Array]):
     dgamma, dbeta : array
         Of the shape of gamma, in the dtype of gamma, or of x if there is no gamma: sums over all
         axes in which gamma broadcasts against x.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> y, mean, rstd = numnorm.layer_norm_forward([[1.0, 3.0]], eps=0)
+    >>> gradients = numnorm.layer_norm_backward([[4.0, 5.0]], [[1.0, 3.0]], mean, rstd)
+    >>> gradients.dgamma, gradients.dbeta
+    (array([-4.,  5.]), array([4., 5.]))
     """
 
     dx: Array
@@ -50,6 +65,13 @@ class RmsNormalized(NamedTuple, Generic[Array]):
         The normalized array, of the shape and dtype of x.
     rstd : array
         ``1 / sqrt(mean(x**2) + eps)`` of each row; float64 (float32 for float16).
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> forward = numnorm.rms_norm_forward([[2.0, -2.0]], eps=0)
+    >>> forward.y, forward.rstd
+    (array([[ 1., -1.]]), array([0.5]))
     """
 
     y: Array
@@ -57,7 +79,16 @@ class RmsNormalized(NamedTuple, Generic[Array]):
 
 
 class RmsGradients(NamedTuple, Generic[Array]):
-    """The gradients of `rms_norm`: dx in the dtype of x, dgamma in that of gamma if given, or x."""
+    """The gradients of `rms_norm`: dx in the dtype of x, dgamma in that of gamma if given, or x.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> y, rstd = numnorm.rms_norm_forward([[2.0, -2.0]], eps=0)
+    >>> gradients = numnorm.rms_norm_backward([[1.0, 3.0]], [[2.0, -2.0]], rstd)
+    >>> gradients.dx, gradients.dgamma
+    (array([[1., 1.]]), array([ 1., -3.]))
+    """
 
     dx: Array
     dgamma: Any
@@ -72,6 +103,13 @@ class WeightNormalized(NamedTuple, Generic[Array]):
         Of the shape and dtype of v.
     norm : array
         The length of each vector of v; float64 (float32 for float16 input).
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> forward = numnorm.weight_norm_forward([[3.0, 4.0]], [10.0])
+    >>> forward.w, forward.norm
+    (array([[6., 8.]]), array([5.]))
     """
 
     w: Array
@@ -79,7 +117,16 @@ class WeightNormalized(NamedTuple, Generic[Array]):
 
 
 class WeightGradients(NamedTuple, Generic[Array]):
-    """The gradients of `weight_norm`: dv in the dtype of v, dg in that of g if given, or v."""
+    """The gradients of `weight_norm`: dv in the dtype of v, dg in that of g if given, or v.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> w, norm = numnorm.weight_norm_forward([[3.0, 4.0]])
+    >>> gradients = numnorm.weight_norm_backward([[1.0, 0.0]], [[3.0, 4.0]], norm)
+    >>> gradients.dv, gradients.dg
+    (array([[ 0.128, -0.096]]), array([0.6]))
+    """
 
     dv: Array
     dg: Any

@@ -1,6 +1,7 @@
 """How the sources are built: which part imports which, how long they are, what is documented."""
 
 import ast
+import doctest
 import functools
 import importlib
 import importlib.util
@@ -34,6 +35,9 @@ MAKERS = [f"cuda.{name}" for name in numnorm.cuda.__all__ if name.endswith("_row
 WRAPPERS = [f"xarray.{name}" for name in numnorm.xarray.__all__]
 WRAPPERS += [f"autograd.{name}" for name in numnorm.autograd.__all__]
 NORMS = [name for name in FUNCTIONS if name.endswith("_norm")]
+# With the library that each needs.
+PUBLIC_MODULES = dict.fromkeys(["numnorm", "numnorm.cuda", "numnorm.rnn"], "numpy")
+PUBLIC_MODULES |= {f"numnorm.{name}": name for name in ("autograd", "jax", "sklearn", "xarray")}
 
 LONGEST = 60
 
@@ -283,6 +287,19 @@ def test_docstring_has_every_parameter_and_an_example(name):
     assert documented == list(inspect.signature(function).parameters)
     assert f"numnorm.{name}(" in section(docstring, "Examples")
     assert section(docstring, "Returns")
+
+
+@pytest.mark.parametrize("module", PUBLIC_MODULES)
+def test_every_public_name_has_an_example(module):
+    pytest.importorskip(PUBLIC_MODULES[module])
+    names = importlib.import_module(module)
+    examples = doctest.DocTestParser().get_examples
+    missing = [
+        name
+        for name in names.__all__
+        if not examples(section(inspect.getdoc(getattr(names, name)) or "", "Examples"))
+    ]
+    assert missing == []
 
 
 # What numpydoc would have beyond a summary, and a type where "As for `layer_norm`" stands.
