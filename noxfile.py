@@ -58,12 +58,9 @@ def program_in(environment: Path, program: str) -> str:
     return str(environment / ("Scripts" if os.name == "nt" else "bin") / program)
 
 
-def run_asv(
-    session: nox.Session, command: str, *arguments: str, allowed: tuple[int, ...] = (0,)
-) -> None:
+def run_asv(session: nox.Session, command: str, *arguments: str) -> None:
     """Run a command of asv."""
-    asv = [program_in_environment(session, "asv"), command, "--config", ASV_CONFIG]
-    session.run(*asv, *arguments, success_codes=allowed, external=True)
+    run_in_environment(session, "asv", command, "--config", ASV_CONFIG, *arguments)
 
 
 def environment_prefix(session: nox.Session) -> Path:
