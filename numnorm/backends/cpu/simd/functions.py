@@ -165,6 +165,22 @@ def make_at_most(limit: float) -> Callable[[Any], Any]:
     return _make_limited(limit, ">")
 
 
+def _plain_maximum(lanes: Any, limit: float) -> Any:
+    return np.where(lanes < limit, lanes.dtype.type(limit), lanes)
+
+
+@compiled_as(_plain_maximum)
+def maximum(typing_context, lanes, limit):
+    """Return max(lanes, limit) with a scalar limit; NaN stays NaN."""
+
+    def generate(context, builder, signature, arguments):
+        value, number = arguments
+        bound = splat(builder, number, lanes.count)
+        return builder.select(builder.fcmp_ordered("<", value, bound), bound, value)
+
+    return lanes(lanes, lanes.element), generate
+
+
 def _plain_unless_zero(lanes: Any, others: Any) -> Any:
     return np.where(others == 0, lanes.dtype.type(0), lanes)
 
