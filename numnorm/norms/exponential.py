@@ -81,7 +81,7 @@ def exponential_norm(
     --------
     >>> import numnorm
     >>> numnorm.exponential_norm([1.0, 3.0, 3.0], 0.5).round(3)
-    array([0.   , 1.225, 0.655])
+    array([0.   , 1.225, 0.686])
     """
     if others:
         raise unexpected(exponential_norm, others)
@@ -229,7 +229,7 @@ def exponential_norm_step(
     >>> y, state = numnorm.exponential_norm_step([1.0, 3.0], 0.5)
     >>> y, state = numnorm.exponential_norm_step([3.0], 0.5, state)
     >>> y.round(3)
-    array([0.655])
+    array([0.686])
     """
     if others:
         raise unexpected(exponential_norm_step, others)

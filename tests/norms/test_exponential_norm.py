@@ -203,6 +203,17 @@ def test_chunks_give_the_bytes_of_one_call(shape, axis, dtype):
         np.testing.assert_array_equal(np.concatenate(parts, axis), expected)
 
 
+@pytest.mark.parametrize("shape", [(50,), (50, 9)])
+def test_a_long_stream_does_not_drift(shape):
+    x = RNG.normal(size=shape) + 1e7
+    state, results = None, []
+    for _ in range(100):
+        y, state = numnorm.exponential_norm_step(x, 0.3, state, axis=0)
+        results.append(y)
+    # After 100 steps the weight of the beginning is 0.7**100, which is 3e-16.
+    assert max(abs(y - results[2]).max() for y in results[2:]) <= 1e-12
+
+
 @pytest.mark.usefixtures("parallel_at_small_sizes")
 def test_threads_change_no_byte():
     x, dy = RNG.normal(size=(2, 2000, 50))

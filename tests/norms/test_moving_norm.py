@@ -215,6 +215,19 @@ def test_chunks_give_the_bytes_of_one_call(shape, axis, dtype):
         assert state.steps == 90
 
 
+@pytest.mark.parametrize("shape", [(50,), (50, 9)])
+def test_a_long_stream_does_not_drift(shape):
+    x = RNG.normal(size=shape) + 1e7
+    state, results = numnorm.moving_norm_step(x, 20, axis=0)[1], []
+    for _ in range(100):
+        y, state = numnorm.moving_norm_step(x, 20, state, axis=0)
+        results.append(y)
+        # As if many more steps had come before.
+        state = state._replace(steps=state.steps + 7_777_777)
+    # Anchors lie elsewhere each time, so that sums are rounded in another way.
+    assert max(abs(y - results[0]).max() for y in results) <= 1e-12
+
+
 @pytest.mark.usefixtures("parallel_at_small_sizes")
 @pytest.mark.parametrize("shape", [(4000, 20), (3, 30000)])
 def test_threads_change_no_byte(shape):

@@ -80,6 +80,12 @@ def result_of(target: Array, x: Array, out: Any) -> Any:
     return out
 
 
+def statistics_for(x: Array, save: bool) -> tuple[Array, Array]:
+    """Return flat arrays for mean and rstd of each step, without elements unless to be saved."""
+    size = x.size if save else 0
+    return np.empty(size), np.empty(size)
+
+
 def saved_of(plan: Plan, x: Array, statistic: Array) -> Array:
     """Return a flat statistic of each step as the caller gets it."""
     with np.errstate(over="ignore"):

@@ -17,6 +17,7 @@ from numnorm.backends.cpu.moving.arrays import (
     plan_of,
     result_of,
     saved_of,
+    statistics_for,
     target_of,
 )
 from numnorm.backends.cpu.moving.exponential_gradients import make_exponential_gradients_kernel
@@ -35,11 +36,11 @@ def exponential_forward(
     plan = plan_of(x, layout)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
-    mean, rstd = (np.empty(x.size), np.empty(x.size)) if save else (None, None)
+    mean, rstd = statistics_for(x, save)
     state = np.zeros((3, layout.outer * layout.inner))
     _run(plan, (source, target, mean, rstd), state, 0.0, decay)
     y = result_of(target, x, out)
-    if mean is None or rstd is None:
+    if not save:
         return y, None, None
     return y, saved_of(plan, x, mean), saved_of(plan, x, rstd)
 
@@ -73,7 +74,7 @@ def exponential_step(
     plan = plan_of(x, layout)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
-    weight, after = _run(plan, (source, target, None, None), before, weight, decay)
+    weight, after = _run(plan, (source, target, *statistics_for(x, False)), before, weight, decay)
     return result_of(target, x, out), ExponentialState(
         weight, *(row.reshape(shape).copy() for row in after)
     )

@@ -43,7 +43,7 @@ def _make_outputs(access: LaneAccess) -> Callable[..., Any]:
 
     @inlined
     def save(mean, rstd, starts, offset, mean_value, rstd_value):
-        if mean is not None:
+        if mean.size > 0:
             write_statistic(mean, starts, offset, mean_value)
             write_statistic(rstd, starts, offset, rstd_value)
 
@@ -94,11 +94,12 @@ def advance(value: Any, mean: Any, lost: Any, share: float) -> tuple[Any, Any, A
 def make_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
     """Return a kernel ``(x, y, mean, rstd, state, after, shape, counts, weights)``.
 
-    The arrays are flat; mean and rstd may be None. The ``state (3, channels)`` has the mean, what
-    it lost by rounding, and the variance of each channel; `after` gets those of the last step, and
-    behind them the weight. The `shape` is ``(outer, steps, inner)``. ``counts`` are the number of
-    groups, of first steps that have the statistics of their block, and of parts. ``weights`` are
-    the weight of the state, alpha, whether to adjust, and the least deviation.
+    The arrays are flat; mean and rstd have no elements if they are not to be saved. The ``state (3,
+    channels)`` has the mean, what it lost by rounding, and the variance of each channel; `after`
+    gets those of the last step, and behind them the weight. The `shape` is ``(outer, steps,
+    inner)``. ``counts`` are the number of groups, of first steps that have the statistics of their
+    block, and of parts. ``weights`` are the weight of the state, alpha, whether to adjust, and the
+    least deviation.
     """
     access = lane_access(element_type, across)
     read, output, first_block = access.read, _make_outputs(access), _make_first_block(access)

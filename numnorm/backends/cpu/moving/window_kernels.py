@@ -72,7 +72,7 @@ def _make_outputs(access: LaneAccess) -> Callable[..., Any]:
 
     @inlined
     def save(mean, rstd, starts, offset, mean_value, rstd_value):
-        if mean is not None:
+        if mean.size > 0:
             write_statistic(mean, starts, offset, mean_value)
             write_statistic(rstd, starts, offset, rstd_value)
 
@@ -130,12 +130,12 @@ def _make_block(element_type: ElementType, across: bool) -> Callable[..., Any]:
 def make_windows_kernel(element_type: ElementType, across: bool) -> Kernel:
     """Return a kernel ``(x, y, mean, rstd, shape, blocks, windows, options, parts)``.
 
-    The arrays are flat; mean and rstd may be None. The `shape` is ``(outer, steps, inner)``.
-    ``blocks`` are the number of groups and of blocks, the step of the first anchor, whether the
-    sequence begins there, and the first step from that anchor on at which a window ends.
-    ``windows`` are the window, the distance from the end of a window to its output, and how many
-    more steps share the first and the last window. ``options`` are 1 or 0 for whether the mean is
-    subtracted, and whether to divide, and epsilon. The groups are divided into `parts`.
+    The arrays are flat; mean and rstd have no elements if they are not to be saved. The `shape` is
+    ``(outer, steps, inner)``. ``blocks`` are the number of groups and of blocks, the step of the
+    first anchor, whether the sequence begins there, and the first step from that anchor on at which
+    a window ends. ``windows`` are the window, the distance from the end of a window to its output,
+    and how many more steps share the first and the last window. ``options`` are 1 or 0 for whether
+    the mean is subtracted, and whether to divide, and epsilon. The groups are divided into `parts`.
     """
     block = _make_block(element_type, across)
     locate = make_locate(across, HEADS, TAILS)

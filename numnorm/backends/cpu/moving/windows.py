@@ -18,6 +18,7 @@ from numnorm.backends.cpu.moving.arrays import (
     plan_of,
     result_of,
     saved_of,
+    statistics_for,
     target_of,
 )
 from numnorm.backends.cpu.moving.lanes import group_count
@@ -36,11 +37,11 @@ def moving_forward(
     plan = plan_of(x, layout)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
-    mean, rstd = (np.empty(x.size), np.empty(x.size)) if save else (None, None)
+    mean, rstd = statistics_for(x, save)
     begin, sizes = _ends(windows, layout.steps)
     _run(plan, (source, target, mean, rstd), (0, 1, begin), sizes, windows)
     y = result_of(target, x, out)
-    if mean is None or rstd is None:
+    if not save:
         return y, None, None
     return y, saved_of(plan, x, mean), saved_of(plan, x, rstd)
 
@@ -104,7 +105,7 @@ def moving_step(
     # Anchors lie at multiples of the window from the beginning of the stream.
     anchor = done // window * window
     blocks = anchor - (done - held), int(anchor == 0), done - anchor
-    _run(plan, (source, target, None, None), blocks, (window, 0, 0, 0), windows)
+    _run(plan, (source, target, *statistics_for(x, False)), blocks, (window, 0, 0, 0), windows)
     y = target.view(x.dtype).reshape(together.shape)[_last(layout, layout.steps)]
     if out is None:
         return np.ascontiguousarray(y), MovingState(steps, values)
