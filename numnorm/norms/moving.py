@@ -22,7 +22,7 @@ def moving_norm(
     min_window: int = 1,
     subtract_mean: bool = True,
     scale: bool = True,
-    eps: float = 1e-10,
+    eps: float = 0.0,
     out: Any = None,
     **others: Never,
 ) -> Array:
@@ -53,8 +53,9 @@ def moving_norm(
         window, as `rms_norm` does: an automatic gain control.
     scale : bool, default True
         Whether to divide. Without it, only the mean is subtracted: sliding-window CMN.
-    eps : float, default 1e-10
-        Added to the variance.
+    eps : float, default 0
+        Added to the variance. The default suits data of any unit, and lifts a window of nothing
+        but tiny noise to a deviation of 1. Kaldi's variance is at least 1e-10.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
 
@@ -110,7 +111,7 @@ def moving_norm_forward(
     min_window: int = 1,
     subtract_mean: bool = True,
     scale: bool = True,
-    eps: float = 1e-10,
+    eps: float = 0.0,
     out: Any = None,
     **others: Never,
 ) -> Normalized[Array]:
@@ -209,7 +210,7 @@ def moving_norm_step(
     axis: int = -1,
     subtract_mean: bool = True,
     scale: bool = True,
-    eps: float = 1e-10,
+    eps: float = 0.0,
     out: Any = None,
     **others: Never,
 ) -> tuple[Array, MovingState]:

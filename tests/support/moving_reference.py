@@ -31,7 +31,7 @@ def kaldi_window(t, steps, window, center, min_window):
     return start, end
 
 
-def moving_norm(x, window, center=False, min_window=1, mean=True, scale=True, eps=1e-10):
+def moving_norm(x, window, center=False, min_window=1, mean=True, scale=True, eps=0.0):
     """Return y, the mean and rstd of each step; a mean of 0 and an rstd of 1 if left out."""
     x = exact(x)
     y, means, rstds = np.empty_like(x), np.zeros_like(x), np.ones_like(x)
@@ -48,9 +48,7 @@ def moving_norm(x, window, center=False, min_window=1, mean=True, scale=True, ep
     return y, means, rstds
 
 
-def moving_norm_backward(
-    dy, x, window, center=False, min_window=1, mean=True, scale=True, eps=1e-10
-):
+def moving_norm_backward(dy, x, window, center=False, min_window=1, mean=True, scale=True, eps=0.0):
     """Return dx: the gradients of the norms of all windows, each added where its window lies."""
     dy, x = exact(dy), exact(x)
     rstds = moving_norm(x, window, center, min_window, mean, scale, eps)[2]

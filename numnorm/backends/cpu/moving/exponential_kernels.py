@@ -12,13 +12,7 @@ from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.memory.borrowed import make_scratch
 from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.simd.functions import (
-    make_at_least,
-    maximum,
-    reciprocal,
-    sqrt,
-    unless_zero,
-)
+from numnorm.backends.cpu.simd.functions import inverse_root, make_at_least, maximum
 from numnorm.backends.cpu.simd.vector import make_zeros, multiply_add
 
 
@@ -33,8 +27,7 @@ def _next_weight(weight: float, alpha: float, adjust: bool) -> tuple[float, floa
 
 @inlined
 def _rstd(variance: Any, eps: float) -> Any:
-    deviation = maximum(sqrt(variance), eps)
-    return unless_zero(reciprocal(deviation), deviation)
+    return inverse_root(maximum(variance, eps * eps))
 
 
 def _make_outputs(access: LaneAccess) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
 from numnorm.backends.cpu.memory.borrowed import make_scratch
 from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.simd.functions import make_at_least, reciprocal, sqrt, unless_zero
+from numnorm.backends.cpu.simd.functions import inverse_root, make_at_least
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add, store
 
 # Blocks of windows whose lanes are only channels: the first and the last one.
@@ -57,8 +57,7 @@ def _make_statistics() -> Callable[..., Any]:
         centred, scaled, eps = options
         mean = first * (inverse * centred)
         variance = at_least_zero((second - first * mean) * inverse) + eps
-        rstd = unless_zero(reciprocal(sqrt(variance)), variance)
-        return mean, rstd * scaled + (1.0 - scaled)
+        return mean, inverse_root(variance) * scaled + (1.0 - scaled)
 
     return statistics
 
