@@ -90,7 +90,9 @@ def check(x, dy, axis, options):
     if x.size:
         wanted = backward_by_definition(np.moveaxis(dy, axis, 0), first, **options)
         error = abs(np.moveaxis(dx, axis, 0).astype(np.longdouble) - wanted)
-        assert error.max() <= 8 * tolerance * max(abs(wanted).max(), 1)
+        # Terms of the size of dy * rstd may cancel.
+        largest = max(abs(wanted).max(), abs(dy * found.rstd).astype(np.longdouble).max(), 1)
+        assert error.max() <= 8 * tolerance * largest
 
 
 def checked_draw(data, dtype):
@@ -157,6 +159,19 @@ def test_offset_costs_no_digits(shape, offset, alpha):
         )[0]
         # The roundings of float64 in 500 steps.
         assert abs(y - expected).max() <= 1e-12
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e5, 1e7])
+def test_gradient_at_an_offset(offset):
+    x, dy = RNG.normal(size=(200, 9)) + offset, RNG.normal(size=(200, 9))
+    options = {"alpha": 0.02, "adjust": True, "initial": 10, "eps": 1e-4}
+    mean, rstd = numnorm.exponential_norm_forward(x, axis=0, **options)[1:]
+    dx = numnorm.exponential_norm_backward(dy, x, mean, rstd, axis=0, **options)
+    exact = reference.exact(x) - reference.exact(offset)
+    expected = backward_by_definition(dy, exact, **options)
+    # The saved mean is rounded: by 1e-9 at an offset of 1e7.
+    bound = 1e-12 + 4 * np.spacing(offset)
+    assert abs(dx - expected).max() <= bound * abs(dy * rstd).max()
 
 
 def test_outlier_fades():

@@ -75,7 +75,9 @@ def check(x, dy, axis, options):
     assert dx.shape == x.shape and dx.dtype == y.dtype
     if x.size:
         error = abs(np.moveaxis(dx, axis, 0).astype(np.longdouble) - wanted)
-        assert error.max() <= 8 * tolerance * max(abs(wanted).max(), 1)
+        # Terms of the size of dy * rstd may cancel.
+        largest = max(abs(wanted).max(), abs(dy * found.rstd).astype(np.longdouble).max(), 1)
+        assert error.max() <= 8 * tolerance * largest
 
 
 def checked_draw(data, dtype):
@@ -135,6 +137,19 @@ def test_offset_costs_no_digits(shape, offset):
         expected = reference.moving_norm(exact, window, center)[0]
         # Of x - mean nothing is lost, at any offset: the bound is that of `TOLERANCES`.
         assert abs(y - expected).max() <= 1e-11
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e5, 1e7])
+@pytest.mark.parametrize("center", [False, True])
+def test_gradient_at_an_offset(center, offset):
+    x, dy = RNG.normal(size=(300, 9)) + offset, RNG.normal(size=(300, 9))
+    mean, rstd = numnorm.moving_norm_forward(x, 30, axis=0, center=center)[1:]
+    dx = numnorm.moving_norm_backward(dy, x, mean, rstd, 30, axis=0, center=center)
+    exact = reference.exact(x) - reference.exact(offset)
+    expected = reference.moving_norm_backward(dy, exact, 30, center)
+    # The saved mean is rounded: by 1e-9 at an offset of 1e7.
+    bound = 1e-12 + 4 * np.spacing(offset)
+    assert abs(dx - expected).max() <= bound * abs(dy * rstd).max()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])

@@ -35,16 +35,12 @@ def _make_outputs(access: LaneAccess) -> Callable[..., Any]:
     write, write_statistic = access.write, access.write_statistic
 
     @inlined
-    def save(mean, rstd, starts, offset, mean_value, rstd_value):
-        if mean.size > 0:
-            write_statistic(mean, starts, offset, mean_value)
-            write_statistic(rstd, starts, offset, rstd_value)
-
-    @inlined
     def output(arrays, starts, offset, deviation, mean, rstd):
         _, y, means, rstds = arrays
         write(y, starts, offset, deviation * rstd)
-        save(means, rstds, starts, offset, mean, rstd)
+        if means.size > 0:
+            write_statistic(means, starts, offset, mean)
+            write_statistic(rstds, starts, offset, rstd)
 
     return output
 

@@ -70,19 +70,15 @@ def _make_outputs(access: LaneAccess) -> Callable[..., Any]:
     read, write, write_statistic = access.read, access.write, access.write_statistic
 
     @inlined
-    def save(mean, rstd, starts, offset, mean_value, rstd_value):
-        if mean.size > 0:
-            write_statistic(mean, starts, offset, mean_value)
-            write_statistic(rstd, starts, offset, rstd_value)
-
-    @inlined
     def outputs(arrays, starts, stride, steps, pivot, mean, rstd):
         x, y, means, rstds = arrays
         for step in range(steps[0], steps[1]):
             offset = step * stride
             deviation = read(x, starts, offset) - pivot
             write(y, starts, offset, (deviation - mean) * rstd)
-            save(means, rstds, starts, offset, pivot + mean, rstd)
+            if means.size > 0:
+                write_statistic(means, starts, offset, pivot + mean)
+                write_statistic(rstds, starts, offset, rstd)
 
     return outputs
 
@@ -145,7 +141,7 @@ def make_windows_kernel(element_type: ElementType, across: bool) -> Kernel:
         window, shift, before, after = windows
         steps, stride = shape[1], shape[2]
         starts = scratch()
-        table = zeros((2 * LANES * window,), 0)
+        table = zeros((2 * LANES * min(window, steps),), 0)
         for group in range(groups * first // parts, groups * last // parts):
             k = locate(group, shape, count, anchor, window, starts)
             of_block = (
