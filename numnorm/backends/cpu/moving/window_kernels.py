@@ -63,18 +63,19 @@ def _make_statistics() -> Callable[..., Any]:
 
 
 def _make_outputs(access: LaneAccess) -> Callable[..., Any]:
-    """Return a compiled ``outputs(arrays, starts, stride, steps, pivot, mean, rstd)``.
+    """Return a compiled ``outputs(arrays, starts, stride, steps, known, pivot, mean, rstd)``.
 
     It normalizes the steps of a range, relative to the anchor, by the statistics of one window.
+    ``known`` are a step whose deviation from the pivot need not be read again, and that deviation.
     """
     read, write, write_statistic = access.read, access.write, access.write_statistic
 
     @inlined
-    def outputs(arrays, starts, stride, steps, pivot, mean, rstd):
+    def outputs(arrays, starts, stride, steps, known, pivot, mean, rstd):
         x, y, means, rstds = arrays
         for step in range(steps[0], steps[1]):
             offset = step * stride
-            deviation = read(x, starts, offset) - pivot
+            deviation = known[1] if step == known[0] else read(x, starts, offset) - pivot
             write(y, starts, offset, (deviation - mean) * rstd)
             if means.size > 0:
                 write_statistic(means, starts, offset, pivot + mean)
@@ -117,7 +118,8 @@ def _make_block(element_type: ElementType, across: bool) -> Callable[..., Any]:
                 )
                 low = i + shift - (before if i == begin else 0)
                 high = i + shift + 1 + (after if i == end - 1 else 0)
-                outputs(arrays, starts, stride, (low, high), pivot, mean, rstd)
+                known = i, deviation
+                outputs(arrays, starts, stride, (low, high), known, pivot, mean, rstd)
 
     return block
 
