@@ -233,7 +233,9 @@ def inverse_root(typing_context, lanes):
         )
         bits = builder.bitcast(usual, ir.IntType(_ESTIMATED))
         with builder.if_then(builder.icmp_signed("!=", bits, bits.type(-1)), likely=False):
-            rare, after = exact(builder, value), builder.block
+            # The bytes of a lane must not depend on other lanes.
+            rare = builder.select(usual, estimated, exact(builder, value))
+            after = builder.block
         result = builder.phi(value.type)
         result.add_incoming(estimated, before)
         result.add_incoming(rare, after)
