@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# What PyTorch, Keras, Flax, ONNX, scikit-learn or SciPy call an argument: its names here.
+# What other libraries, from PyTorch and Keras to torchaudio and braindecode, call an argument: its
+# names here.
 _NAMES = {
     ("input", "inputs", "X", "a", "data"): ("x", "v"),
     ("weight", "scale", "gain", "Scale"): ("gamma", "v"),
@@ -17,15 +18,23 @@ _NAMES = {
     ("axis", "feature_axes", "data_format", "batch_axis"): ("channel_axis",),
     ("num_groups", "group_size", "num_channels"): ("groups",),
     ("epsilon", "variance_epsilon", "epsilon_"): ("eps",),
-    ("mean", "moving_mean", "input_mean"): ("running_mean",),
+    ("mean", "moving_mean", "input_mean"): ("running_mean", "subtract_mean"),
     ("var", "variance", "moving_variance", "running_variance", "input_var"): ("running_var",),
     ("is_training", "use_running_average", "use_input_stats", "training_mode"): ("training",),
     ("track_running_stats",): ("running_mean",),
     ("num_batches_tracked",): ("batches",),
     ("grad_output", "grad", "dz"): ("dy", "dw"),
     ("correction", "unbiased"): ("ddof",),
+    ("norm_vars", "with_std"): ("scale",),
+    ("norm_means", "with_mean"): ("subtract_mean",),
+    ("cmn_window", "window_size"): ("window",),
+    ("min_cmn_window", "min_periods"): ("min_window",),
+    ("factor_new",): ("alpha",),
+    ("init_block_size",): ("initial",),
 }
 _OWN_NAMES = {other: own for others, own in _NAMES.items() for other in others}
+# A step of a stream has no such options.
+_LOOKING_AHEAD = ("center", "min_window", "initial")
 _MISSING_VALUES = ("nan_policy", "where", "mask", "sample_weight")
 
 
@@ -44,6 +53,8 @@ def unexpected(function: Callable[..., Any], others: dict[str, Any]) -> TypeErro
     own = [n for n in _OWN_NAMES.get(keyword, ()) if n in inspect.signature(function).parameters]
     if own:
         return TypeError(f"{text}: use {own[0]}")
+    if function.__name__.endswith("_step") and keyword in _LOOKING_AHEAD:
+        return TypeError(f"{text}: it would need steps that are still to come")
     if keyword in _MISSING_VALUES:
         return TypeError(f"{text}: leave out what is missing before the call")
     return TypeError(text)

@@ -92,6 +92,19 @@ class ColumnLayout:
         return -(-self.outer // self.block)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class MovingLayout:
+    """An array ``(outer, steps, inner)`` whose statistics move along the steps.
+
+    A channel is one of the ``outer * inner`` sequences.
+    """
+
+    outer: int
+    steps: int
+    inner: int
+    axis: int
+
+
 def block_of(channels: int, inner: int) -> int:
     """Return the number of outer entries of ``(outer, channels, inner)`` summed as one block.
 
@@ -174,6 +187,14 @@ def _row_layout(shape: Shape, axis: Any, name: str) -> RowLayout:
         parameter_shape=_take(shape, axes),
         parameter_meaning="the normalized axes of x",
     )
+
+
+def moving_layout(shape: Shape, axis: Any) -> MovingLayout:
+    """Return the sequences along one axis."""
+    _check_ndim("x", shape, 1)
+    number = _normalized_axis(axis, len(shape), "axis")
+    outer, inner = math.prod(shape[:number]), math.prod(shape[number + 1 :])
+    return MovingLayout(outer, shape[number], inner, number)
 
 
 def vector_layout(shape: Shape, axis: Any) -> RowLayout:

@@ -1,13 +1,26 @@
 """The public functions and the types of their results, which `numnorm` offers as its own."""
 
+from numnorm.backends.contract.moving import ExponentialState, MovingState
 from numnorm.keywords import hide_others
 from numnorm.memory_pool import set_memory_pool
 from numnorm.norms.ada import ada_norm, ada_norm_backward, ada_norm_forward
 from numnorm.norms.batch import batch_norm, batch_norm_backward, batch_norm_forward
+from numnorm.norms.exponential import (
+    exponential_norm,
+    exponential_norm_backward,
+    exponential_norm_forward,
+    exponential_norm_step,
+)
 from numnorm.norms.group import group_norm, group_norm_backward, group_norm_forward
 from numnorm.norms.instance import instance_norm, instance_norm_backward, instance_norm_forward
 from numnorm.norms.layer import layer_norm, layer_norm_backward, layer_norm_forward
 from numnorm.norms.moments import Moments, batch_moments, stream_step
+from numnorm.norms.moving import (
+    moving_norm,
+    moving_norm_backward,
+    moving_norm_forward,
+    moving_norm_step,
+)
 from numnorm.norms.results import (
     Gradients,
     Normalized,
@@ -23,8 +36,10 @@ from numnorm.positions import positional_encoding
 from numnorm.threads import num_threads
 
 __all__ = [
+    "ExponentialState",
     "Gradients",
     "Moments",
+    "MovingState",
     "Normalized",
     "RmsGradients",
     "RmsNormalized",
@@ -37,6 +52,10 @@ __all__ = [
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_forward",
+    "exponential_norm",
+    "exponential_norm_backward",
+    "exponential_norm_forward",
+    "exponential_norm_step",
     "group_norm",
     "group_norm_backward",
     "group_norm_forward",
@@ -46,6 +65,10 @@ __all__ = [
     "layer_norm",
     "layer_norm_backward",
     "layer_norm_forward",
+    "moving_norm",
+    "moving_norm_backward",
+    "moving_norm_forward",
+    "moving_norm_step",
     "num_threads",
     "positional_encoding",
     "rms_norm",

@@ -16,7 +16,6 @@ import numpy as np
 from scipy import signal
 
 import numnorm
-from numnorm.sklearn import LocalStandardNormalVariate
 
 RATE, HOP, BANDS = 16_000, 160, 26  # samples per second and per frame; mel bands
 VOWELS = {"a": (730, 1090, 2440), "i": (270, 2290, 3010), "u": (300, 870, 2240)}  # formants in Hz
@@ -78,11 +77,11 @@ print(f"{len(features)} frames of {BANDS} bands")
 # ------------------
 #
 # Per utterance, each band gets the mean 0 and the deviation 1 over all frames: SNV along the axis
-# of time. In a sliding window each frame is compared with its neighbours only.
+# of time. In a window that moves, as in Kaldi, each frame is compared with its neighbours only.
 
 WINDOW = 151  # frames, 1.5 s
 per_utterance = numnorm.standard_normal_variate(features, axis=0)
-sliding = LocalStandardNormalVariate(WINDOW).fit_transform(features.T).T
+sliding = numnorm.moving_norm(features, WINDOW, axis=0, center=True)
 
 # By the definition, for one frame:
 frame = len(features) // 3

@@ -1,8 +1,8 @@
 """Standardizing an EEG
 ====================
 
-Channels of an EEG differ in gain and drift. Standardize each trial, or go on with running
-statistics.
+Channels of an EEG differ in gain and drift. Standardize each trial, or each sample by what came
+before it.
 
 The recording is simulated: noise with a 1/f spectrum, alpha waves, drift of the electrodes, and an
 amplifier whose gain is different for each channel.
@@ -52,62 +52,55 @@ print(f"{len(trials)} trials of {trials.shape[1:]}, the same bytes as SNV: {same
 # Exponential standardization
 # ---------------------------
 #
-# Online there is no whole trial. Running statistics forget the past: with a share α of each new
-# sample,
+# Online there is no whole trial. Exponential statistics forget the past: a sample has the share g,
+# and g falls from 1 to α.
 #
 # .. math::
 #
-#    m_t &= (1 - α) m_{t-1} + α x_t \\
-#    v_t &= (1 - α) v_{t-1} + α (x_t - m_t)^2
+#    m_t &= (1 - g_t) m_{t-1} + g_t x_t \\
+#    v_t &= (1 - g_t) v_{t-1} + g_t (x_t - m_t)^2
 #
 # This is the definition, sample by sample:
 
 
-def by_sample(x, share, first):
-    """Return x standardized by statistics that begin with the mean and variance of `first`."""
-    mean, var = first.mean(axis=1), first.var(axis=1)
+def by_sample(x, alpha):
+    """Return x standardized by statistics of the samples so far."""
+    mean = var = 0.0
     y = np.empty_like(x)
     for t in range(x.shape[1]):
+        share = alpha / (1 - (1 - alpha) ** (t + 1))
         mean = (1 - share) * mean + share * x[:, t]
         var = (1 - share) * var + share * (x[:, t] - mean) ** 2
-        y[:, t] = (x[:, t] - mean) / np.sqrt(var + 1e-5)
+        y[:, t] = (x[:, t] - mean) / np.maximum(np.sqrt(var), 1e-4)
     return y
 
 
-# %%
-# Batch norm keeps running statistics, too, and updates them once for each block of samples. A
-# block of B samples gets the share that they would get one by one: 1 − (1 − α)\ :sup:`B`.
-# ``unbiased=False`` keeps the variance as above.
-
-
-def by_blocks(x, share, first, block):
-    """Return x standardized block by block, with running statistics of batch norm."""
-    running = {"running_mean": first.mean(axis=1), "running_var": first.var(axis=1)}
-    y = np.empty_like(x)
-    for start in range(0, x.shape[1], block):
-        part = np.ascontiguousarray(x[None, :, start : start + block])
-        weight = 1 - (1 - share) ** part.shape[2]
-        numnorm.batch_norm(part, momentum=weight, unbiased=False, **running)
-        y[:, start : start + block] = numnorm.batch_norm(part, training=False, **running)[0]
-    return y
-
-
-SHARE, BLOCK = 1 / (4 * RATE), RATE // 5
-beginning = eeg[:, : 2 * RATE]
-expected = by_sample(eeg, SHARE, beginning)
-online = by_blocks(eeg, SHARE, beginning, BLOCK)
-for channel, (one, two) in enumerate(zip(expected, online, strict=True), 1):
-    print(f"channel {channel}: correlation with the definition {np.corrcoef(one, two)[0, 1]:.4f}")
+ALPHA = 1 / (4 * RATE)
+exponential = numnorm.exponential_norm(eeg, ALPHA)
+print(f"off the definition by {abs(exponential - by_sample(eeg, ALPHA)).max():.0e}")
 
 # %%
-# The variance of a block is around the mean of the block, so slow changes within the memory count
-# a little less. The shorter the block, the nearer the mean is to the definition.
+# While it is being recorded, the EEG comes in chunks. A state goes from one to the next, and the
+# result is the same.
+
+state, parts = None, []
+for chunk in np.split(eeg, range(RATE // 5, count, RATE // 5), axis=1):
+    y, state = numnorm.exponential_norm_step(chunk, ALPHA, state)
+    parts.append(y)
+same = np.array_equal(np.concatenate(parts, axis=1), exponential)
+print(f"{len(parts)} chunks, the same bytes as in one call: {same}")
+
+# %%
+# The first samples are compared with few others. If two seconds of delay do no harm, they may have
+# the statistics of their block, as in braindecode.
+
+with_block = numnorm.exponential_norm(eeg, ALPHA, initial=2 * RATE)
 
 figure, axes = plt.subplots(3, figsize=(5.6, 5.4), sharex=True)
 for panel, (title, rows, step, unit) in zip(axes, [
     ("recorded", eeg, 400, "µV"),
-    ("exponential, by definition", expected, 8, "deviations"),
-    (f"by running statistics, in blocks of {BLOCK / RATE:.1f} s", online, 8, "deviations"),
+    ("exponential", exponential, 8, "deviations"),
+    ("exponential, the first 2 s as a block", with_block, 8, "deviations"),
 ], strict=True):  # fmt: skip
     for channel, row in enumerate(rows):
         panel.plot(time[::3], row[::3] - step * channel, linewidth=0.6)

@@ -7,9 +7,10 @@ import numpy as np
 
 from numnorm.array_likes import as_plain_array, writable_view
 from numnorm.backends import cpu
+from numnorm.backends.contract.moving import Decay, ExponentialState, MovingState, Windows
 from numnorm.backends.contract.norms import ChannelSums, Detached, Norm, Scaling
 from numnorm.host_libraries import as_numpy, statistics_like
-from numnorm.layouts import ColumnLayout, RowLayout
+from numnorm.layouts import ColumnLayout, MovingLayout, RowLayout
 
 # Functions whose arrays all reach the caller or the next recurrent layer, so they are converted.
 _STATISTICS = {"saved", "streamed_moments", "merged_moments", "variance", "deviation"}
@@ -112,6 +113,61 @@ class HostBackend:
         given = _plain("dy", dy), x, _plain("mean", mean), _plain("rstd", rstd)
         dx, *gradients = cpu.column_backward(*given, weight, layout, detached, target, sums)
         return self._in_out(dx, out), *_made(self.result, gradients)
+
+    def moving_forward(
+        self, x: Any, layout: MovingLayout, windows: Windows, out: Any, save: bool
+    ) -> tuple[Any, Any, Any]:
+        """Return y and, if `save` is true, mean and rstd of each step."""
+        y, *saved = cpu.moving_forward(x, layout, windows, writable_view("out", out), save)
+        mean, rstd = _made(self.statistic, saved)
+        return self._in_out(y, out), mean, rstd
+
+    def moving_backward(
+        self,
+        dy: Any,
+        x: Any,
+        mean: Any,
+        rstd: Any,
+        layout: MovingLayout,
+        windows: Windows,
+        out: Any,
+    ) -> Any:
+        """Return dx."""
+        given = _plain("dy", dy), x, _plain("mean", mean), _plain("rstd", rstd)
+        return self._in_out(
+            cpu.moving_backward(*given, layout, windows, writable_view("out", out)), out
+        )
+
+    def moving_step(
+        self, x: Any, state: MovingState | None, layout: MovingLayout, windows: Windows, out: Any
+    ) -> tuple[Any, MovingState]:
+        """Return y of the next chunk, and the state after it, whose arrays are NumPy's."""
+        y, after = cpu.moving_step(x, state, layout, windows, writable_view("out", out))
+        return self._in_out(y, out), after
+
+    def exponential_forward(
+        self, x: Any, layout: MovingLayout, decay: Decay, out: Any, save: bool
+    ) -> tuple[Any, Any, Any]:
+        """Return what `moving_forward` returns."""
+        y, *saved = cpu.exponential_forward(x, layout, decay, writable_view("out", out), save)
+        mean, rstd = _made(self.statistic, saved)
+        return self._in_out(y, out), mean, rstd
+
+    def exponential_backward(
+        self, dy: Any, x: Any, mean: Any, rstd: Any, layout: MovingLayout, decay: Decay, out: Any
+    ) -> Any:
+        """Return dx."""
+        given = _plain("dy", dy), x, _plain("mean", mean), _plain("rstd", rstd)
+        return self._in_out(
+            cpu.exponential_backward(*given, layout, decay, writable_view("out", out)), out
+        )
+
+    def exponential_step(
+        self, x: Any, state: ExponentialState | None, layout: MovingLayout, decay: Decay, out: Any
+    ) -> tuple[Any, ExponentialState]:
+        """Return what `moving_step` returns."""
+        y, after = cpu.exponential_step(x, state, layout, decay, writable_view("out", out))
+        return self._in_out(y, out), after
 
     def _in_out(self, array: Any, out: Any) -> Any:
         """Return `out`, in whose memory the result already is, or else the converted result."""

@@ -20,7 +20,7 @@ ORDER = {
     "cpu": (
         {"xla"},
         {"recurrent"},
-        {"rows", "columns"},
+        {"rows", "columns", "moving"},
         {"statistics", "matmul"},
         {"memory"},
         {"simd"},

@@ -34,7 +34,9 @@ MAKERS = [f"cuda.{name}" for name in numnorm.cuda.__all__ if name.endswith("_row
 # The same norms for other libraries.
 WRAPPERS = [f"xarray.{name}" for name in numnorm.xarray.__all__]
 WRAPPERS += [f"autograd.{name}" for name in numnorm.autograd.__all__]
-NORMS = [name for name in FUNCTIONS if name.endswith("_norm")]
+# The third family: norms whose statistics move along an axis.
+MOVING = ["exponential_norm", "moving_norm"]
+NORMS = [name for name in FUNCTIONS if name.endswith("_norm") and name not in MOVING]
 # With the library that each needs.
 PUBLIC_MODULES = dict.fromkeys(["numnorm", "numnorm.cuda", "numnorm.rnn"], "numpy")
 PUBLIC_MODULES |= {f"numnorm.{name}": name for name in ("autograd", "jax", "sklearn", "xarray")}
@@ -196,9 +198,9 @@ def test_all_names_exist():
 
 def test_each_norm_has_its_three_functions():
     assert NORMS
-    assert {f"{norm}{suffix}" for norm in NORMS for suffix in ("_forward", "_backward")} <= set(
-        FUNCTIONS
-    )
+    for suffix in ("", "_forward", "_backward"):
+        assert {f"{norm}{suffix}" for norm in NORMS + MOVING} <= set(FUNCTIONS)
+    assert {f"{norm}_step" for norm in MOVING} <= set(FUNCTIONS)
 
 
 # Where there is a table of norms, none may be forgotten.

@@ -60,6 +60,26 @@ def moments(make, channel_axis=1):
     return one[1:], both[1:], one.merge(other)[1:], both.variance(ddof=1), both.std()
 
 
+def moving(name, number, make):
+    """The four functions of a norm along an axis."""
+    x, dy = make(draw(2, 12, 3, dtype=F64)), make(draw(2, 12, 3, dtype=F64, seed=1))
+    plain, forward, backward, step = (
+        getattr(numnorm, f"{name}{suffix}") for suffix in ("", "_forward", "_backward", "_step")
+    )
+    y, mean, rstd = forward(x, number, axis=1)
+    first, state = step(x, number, axis=1)
+    again = step(x, number, state, axis=1)[0]
+    return (
+        plain(x, number, axis=1),
+        y,
+        mean,
+        rstd,
+        first,
+        again,
+        backward(dy, x, mean, rstd, number, axis=1),
+    )
+
+
 def parameters_of(kind, make, dtype):
     initial = getattr(rnn, f"{kind}_init")(3, 4, rng=np.random.default_rng(0), dtype=dtype)
     return type(initial)(*(make(array) for array in initial))
@@ -114,6 +134,8 @@ CALLS = {
     "empty-rows": lambda make: numnorm.batch_norm_forward(make(draw(0, 5))),
     "moments": moments,
     "moments-two-axes": functools.partial(moments, channel_axis=(0, 2)),
+    "moving": functools.partial(moving, "moving_norm", 4),
+    "exponential": functools.partial(moving, "exponential_norm", 0.2),
     # Cells and dtypes whose kernels the tests of the cells compile by default.
     "lstm": functools.partial(sequences, "lstm", F32, (5, 2, 3), lengths=[3, 5]),
     "lstm-batch-first": functools.partial(sequences, "lstm", F32, (2, 5, 3), batch_first=True),

@@ -1,4 +1,4 @@
-"""The functions of a backend, in three families: rows, columns and recurrent cells.
+"""The functions of a backend, in families: rows, columns, moving norms and recurrent cells.
 
 A backend is a package with these functions on its own array type. It may leave out a whole family.
 Where a docstring says "the caller's", an array has the type and dtype that the user passes or gets.
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from numnorm.arguments import Shape
+from numnorm.backends.contract.moving import MovingBackend
 from numnorm.backends.contract.norms import ChannelSums, Detached, Norm, Scaling
 from numnorm.backends.contract.recurrent import (
     CellGradients,
@@ -383,5 +384,5 @@ class RecurrentBackend(ArrayBackend, Protocol):
         """Return the gradients as `cell_backward` does, from the data of `batch_cell_forward`."""
 
 
-class Backend(RowBackend, ColumnBackend, RecurrentBackend, Protocol):
-    """A backend with all three families."""
+class Backend(RowBackend, ColumnBackend, MovingBackend, RecurrentBackend, Protocol):
+    """A backend with all families."""

@@ -21,6 +21,8 @@ _HOMES = {
         "streamed_moments",
         "variance",
     ),
+    "moving.exponential": ("exponential_backward", "exponential_forward", "exponential_step"),
+    "moving.windows": ("moving_backward", "moving_forward", "moving_step"),
     "rows.rows": ("row_backward", "row_forward"),
     "recurrent.sequences": (
         "zoneout_mask",

@@ -45,6 +45,10 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name.startswith(("moving_", "exponential_")):
+        raise NotImplementedError(
+            "moving and exponential norms are there on the host alone: copy x to the host first"
+        )
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(part(_HOME_OF[name], "arrays of a CUDA device"), name)

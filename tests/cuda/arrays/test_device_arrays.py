@@ -13,6 +13,7 @@ import numnorm
 from numnorm.array_likes import is_on_device
 from numnorm.backends import cuda
 from numnorm.backends.contract.backend import Backend
+from numnorm.backends.contract.moving import MovingBackend
 from numnorm.backends.cuda.arrays import device_array as arrays
 from numnorm.backends.cuda.arrays import launch as launch
 from numnorm.backends.cuda.arrays.libraries import library_of
@@ -278,11 +279,26 @@ def test_statistics_of_jax_without_float64(imported):
 # What is missing
 
 
+MOVING = [name for name in vars(MovingBackend) if name[0] != "_"]
+
+
 def test_all_of_a_backend_is_there():
-    for name in dir(Backend):
+    for name in set(dir(Backend)) - set(MOVING):
         assert name.startswith("_") or callable(getattr(cuda, name))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         cuda.nothing
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_moving_norms_are_on_the_host_alone(name, library):
+    with pytest.raises(NotImplementedError, match="copy x to the host first"):
+        getattr(cuda, name)
+    family, _, kind = name.partition("_")
+    function = getattr(numnorm, f"{family}_norm_{kind}")
+    x = library.take(X)
+    given = (x, x, x, x) if kind == "backward" else (x,)
+    with pytest.raises(NotImplementedError, match="copy x to the host first"):
+        function(*given, 1)
 
 
 def test_no_module_hides_a_function():

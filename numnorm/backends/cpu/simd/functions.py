@@ -8,7 +8,8 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from numnorm.backends.cpu.simd.vector import FLAGS, Vector, compiled_as, constant, splat
+from numnorm.backends.cpu.simd.processor import has_avx512
+from numnorm.backends.cpu.simd.vector import FLAGS, Vector, compiled_as, constant, fused, splat
 
 
 def _call(builder: Any, name: str, *values: Any) -> Any:
@@ -165,6 +166,22 @@ def make_at_most(limit: float) -> Callable[[Any], Any]:
     return _make_limited(limit, ">")
 
 
+def _plain_maximum(lanes: Any, limit: float) -> Any:
+    return np.where(lanes < limit, lanes.dtype.type(limit), lanes)
+
+
+@compiled_as(_plain_maximum)
+def maximum(typing_context, lanes, limit):
+    """Return max(lanes, limit) with a scalar limit; NaN stays NaN."""
+
+    def generate(context, builder, signature, arguments):
+        value, number = arguments
+        bound = splat(builder, number, lanes.count)
+        return builder.select(builder.fcmp_ordered("<", value, bound), bound, value)
+
+    return lanes(lanes, lanes.element), generate
+
+
 def _plain_unless_zero(lanes: Any, others: Any) -> Any:
     return np.where(others == 0, lanes.dtype.type(0), lanes)
 
@@ -179,6 +196,66 @@ def unless_zero(typing_context, lanes, others):
         return builder.select(builder.fcmp_ordered("==", number, zero), zero, value)
 
     return lanes(lanes, others), generate
+
+
+# An estimate with 14 digits of eight float64, which two steps of Newton's method make exact.
+_ESTIMATE = "llvm.x86.avx512.rsqrt14.pd.512"
+_ESTIMATED = 8
+
+
+def _plain_inverse_root(lanes: Any) -> Any:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(lanes == 0, lanes.dtype.type(0), 1 / np.sqrt(lanes))
+
+
+@compiled_as(_plain_inverse_root)
+def inverse_root(typing_context, lanes):
+    """Return ``1 / sqrt(lanes)``, and 0 for 0; by a few units in the last place.
+
+    A root and a division take longer than all else in a loop that needs both for each element.
+    """
+
+    def exact(builder, value):
+        zero = constant(value.type, 0.0)
+        inverse = builder.fdiv(constant(value.type, 1.0), _call(builder, "sqrt", value))
+        return builder.select(builder.fcmp_ordered("==", value, zero), zero, inverse)
+
+    def generate(context, builder, signature, arguments):
+        (value,) = arguments
+        double = str(value.type.element) == "double"
+        if not (has_avx512() and double and value.type.count == _ESTIMATED):
+            return exact(builder, value)
+        estimated, before = _estimated_inverse_root(builder, value), builder.block
+        # The steps fail where the estimate is 0, infinite or of a subnormal number.
+        usual = builder.and_(
+            builder.fcmp_ordered(">", value, constant(value.type, 1e-300)),
+            builder.fcmp_ordered("<", value, constant(value.type, 1e300)),
+        )
+        bits = builder.bitcast(usual, ir.IntType(_ESTIMATED))
+        with builder.if_then(builder.icmp_signed("!=", bits, bits.type(-1)), likely=False):
+            # The bytes of a lane must not depend on other lanes.
+            rare = builder.select(usual, estimated, exact(builder, value))
+            after = builder.block
+        result = builder.phi(value.type)
+        result.add_incoming(estimated, before)
+        result.add_incoming(rare, after)
+        return result
+
+    return lanes(lanes), generate
+
+
+def _estimated_inverse_root(builder: Any, value: Any) -> Any:
+    """Return the inverse root of usual numbers."""
+    kind, mask = value.type, ir.IntType(8)
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(kind, [kind, kind, mask]), _ESTIMATE
+    )
+    root = builder.call(function, [value, constant(kind, 0.0), mask(-1)])
+    half = builder.fmul(value, constant(kind, -0.5))
+    for _ in range(2):
+        error = fused(builder, builder.fmul(half, root), root, constant(kind, 0.5))
+        root = fused(builder, root, error, root)
+    return root
 
 
 @functools.cache

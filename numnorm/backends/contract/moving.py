@@ -1,0 +1,128 @@
+"""Moving norms: their windows and weights, the state of a stream, the functions of a backend."""
+
+import dataclasses
+from typing import Any, NamedTuple, Protocol
+
+from numnorm.layouts import MovingLayout
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """The windows of a moving norm, and what it does with their statistics.
+
+    Attributes
+    ----------
+    window : int
+        The number of steps of a window.
+    center : bool
+        Whether the windows lie around their step, or else end with it.
+    min_window : int
+        The number of steps of the first trailing windows.
+    mean, scale : bool
+        Whether the mean is subtracted, and whether the result is divided by the deviation.
+    eps : float
+        Added to the variance.
+    """
+
+    window: int
+    center: bool
+    min_window: int
+    mean: bool
+    scale: bool
+    eps: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Decay:
+    """The weights of an exponential norm.
+
+    Attributes
+    ----------
+    alpha : float
+        The weight of a new step.
+    adjust : bool
+        Whether the weights of all steps so far are divided by their sum.
+    initial : int
+        The number of first steps that share the statistics of their block.
+    eps : float
+        The least deviation.
+    """
+
+    alpha: float
+    adjust: bool
+    initial: int
+    eps: float
+
+
+class MovingState(NamedTuple):
+    """What `moving_norm_step` keeps between the chunks of a stream.
+
+    Attributes
+    ----------
+    steps : int
+        The number of steps so far.
+    values : array
+        The last values along the axis, at most a window less one; of the dtype of x.
+    """
+
+    steps: int
+    values: Any
+
+
+class ExponentialState(NamedTuple):
+    """What `exponential_norm_step` keeps between the chunks of a stream.
+
+    Attributes
+    ----------
+    weight : float
+        The sum of the weights of all steps so far, 0 before the first one.
+    mean, mean_lo, variance : array of float64
+        The statistics of each channel, of the shape of x without the axis; `mean_lo` is what the
+        mean lost when it was rounded.
+    """
+
+    weight: float
+    mean: Any
+    mean_lo: Any
+    variance: Any
+
+
+class MovingBackend(Protocol):
+    """Norms with statistics that move along an axis: the CPU's alone."""
+
+    def moving_forward(
+        self, x: Any, layout: MovingLayout, windows: Windows, out: Any, save: bool
+    ) -> tuple[Any, Any, Any]:
+        """Return y and, if `save` is true, mean and rstd of each step; all are the caller's."""
+
+    def moving_backward(
+        self,
+        dy: Any,
+        x: Any,
+        mean: Any,
+        rstd: Any,
+        layout: MovingLayout,
+        windows: Windows,
+        out: Any,
+    ) -> Any:
+        """Return dx for the caller."""
+
+    def moving_step(
+        self, x: Any, state: MovingState | None, layout: MovingLayout, windows: Windows, out: Any
+    ) -> tuple[Any, MovingState]:
+        """Return y of the next chunk for the caller, and the state after it."""
+
+    def exponential_forward(
+        self, x: Any, layout: MovingLayout, decay: Decay, out: Any, save: bool
+    ) -> tuple[Any, Any, Any]:
+        """Return what `moving_forward` returns."""
+
+    def exponential_backward(
+        self, dy: Any, x: Any, mean: Any, rstd: Any, layout: MovingLayout, decay: Decay, out: Any
+    ) -> Any:
+        """Return dx for the caller."""
+
+    def exponential_step(
+        self, x: Any, state: ExponentialState | None, layout: MovingLayout, decay: Decay, out: Any
+    ) -> tuple[Any, ExponentialState]:
+        """Return y of the next chunk for the caller, and the state after it."""

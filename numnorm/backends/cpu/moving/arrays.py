@@ -1,0 +1,111 @@
+"""The arrays of moving norms: flat inputs and outputs of kernels, and results for the caller."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.arguments import check_shape
+from numnorm.backends.cpu import tuning
+from numnorm.backends.cpu.compiler.jit import Kernel
+from numnorm.backends.cpu.compiler.parallel import run
+from numnorm.backends.cpu.memory.host_arrays import (
+    Array,
+    as_float_array,
+    as_kernel_array,
+    as_statistic,
+    check_out,
+)
+from numnorm.backends.cpu.memory.placement import empty_like
+from numnorm.backends.cpu.moving.lanes import LANES
+from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
+from numnorm.layouts import MovingLayout
+
+
+class Plan(NamedTuple):
+    """What follows from the dtype and the layout of an array.
+
+    Attributes
+    ----------
+    element_type : ElementType
+        Of its elements.
+    across : bool
+        Whether the lanes of kernels are adjacent channels.
+    shape : tuple of int
+        ``(outer, steps, inner)``.
+    size : int
+        The number of its elements.
+    """
+
+    element_type: ElementType
+    across: bool
+    shape: tuple[int, int, int]
+    size: int
+
+    def flat(self, array: Array) -> Array:
+        """Return an array for kernels, of one axis; copied only if needed."""
+        return as_kernel_array(array, self.element_type, None, (self.size,))
+
+    def run(self, kernel: Kernel, arguments: tuple[Any, ...], parts: int, arrays: int) -> None:
+        """Run all parts of a kernel; it reads or writes `arrays` arrays of the size of x."""
+        with np.errstate(over="ignore", invalid="ignore"):  # of kernels that are not compiled
+            run(kernel, arguments, arrays * 8 * self.size, parts)
+
+
+def plan_of(x: Array, layout: MovingLayout) -> Plan:
+    """Return the plan of an array."""
+    shape = layout.outer, layout.steps, layout.inner
+    return Plan(element_type_of(x.dtype), layout.inner >= LANES, shape, x.size)
+
+
+def parts_of(groups: int) -> int:
+    """Return into how many parts to divide groups of lanes."""
+    return min(groups, tuning.PARTS_MOST)
+
+
+def target_of(source: Array, x: Array, out: Any, inputs: tuple[Array, ...]) -> Array:
+    """Return a flat array for a result, in the memory of `out` if no input shares it."""
+    if out is not None:
+        check_out(out, x, "x")
+        if out.flags.carray and not any(np.may_share_memory(out, array) for array in inputs):
+            return out.view(source.dtype).reshape(-1)
+    return empty_like(source)
+
+
+def result_of(target: Array, x: Array, out: Any) -> Any:
+    """Return a flat result as the caller gets it."""
+    if out is None:
+        return target.view(x.dtype).reshape(x.shape)
+    if not np.may_share_memory(out, target):
+        out[...] = target.view(x.dtype).reshape(x.shape)
+    return out
+
+
+def statistics_for(x: Array, save: bool) -> tuple[Array, Array]:
+    """Return flat arrays for mean and rstd of each step, without elements unless to be saved."""
+    size = x.size if save else 0
+    return np.empty(size), np.empty(size)
+
+
+def saved_of(plan: Plan, x: Array, statistic: Array) -> Array:
+    """Return a flat statistic of each step as the caller gets it."""
+    with np.errstate(over="ignore"):
+        return statistic.astype(plan.element_type.saved, copy=False).reshape(x.shape)
+
+
+def given_statistics(mean: Any, rstd: Any, x: Array) -> tuple[Array, Array]:
+    """Return the flat statistics that a forward pass has saved."""
+    meaning = "the shape of x"
+    return (
+        as_statistic("mean", mean, x.shape, meaning),
+        as_statistic("rstd", rstd, x.shape, meaning),
+    )
+
+
+def in_one_dtype(dy: Any, x: Array) -> tuple[Array, Array]:
+    """Return dy and x, as float64 unless they have one dtype."""
+    gradient = as_float_array("dy", dy)
+    if gradient.shape != x.shape:
+        check_shape("dy", gradient.shape, x.shape, "the shape of x")
+    if gradient.dtype == x.dtype:
+        return gradient, x
+    return gradient.astype(np.float64), x.astype(np.float64)

@@ -1,0 +1,136 @@
+"""Exponential norms: forward, backward, and chunk by chunk."""
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import check_number
+from numnorm.backends.contract.moving import Decay, ExponentialState
+from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic, check_out, rounded
+from numnorm.backends.cpu.moving.arrays import (
+    Plan,
+    given_statistics,
+    in_one_dtype,
+    parts_of,
+    plan_of,
+    result_of,
+    saved_of,
+    statistics_for,
+    target_of,
+)
+from numnorm.backends.cpu.moving.exponential_gradients import make_exponential_gradients_kernel
+from numnorm.backends.cpu.moving.exponential_kernels import make_exponential_kernel
+from numnorm.backends.cpu.moving.lanes import group_count
+from numnorm.layouts import MovingLayout
+
+_kernel = functools.cache(make_exponential_kernel)
+_gradients_kernel = functools.cache(make_exponential_gradients_kernel)
+
+
+def exponential_forward(
+    x: Array, layout: MovingLayout, decay: Decay, out: Any, save: bool
+) -> tuple[Array, Array | None, Array | None]:
+    """Return y and, if `save` is true, mean and rstd of each step."""
+    plan = plan_of(x, layout)
+    source = plan.flat(x)
+    target = target_of(source, x, out, (source,))
+    mean, rstd = statistics_for(x, save)
+    state = np.zeros((3, layout.outer * layout.inner))
+    _run(plan, (source, target, mean, rstd), state, 0.0, decay)
+    y = result_of(target, x, out)
+    if not save:
+        return y, None, None
+    return y, saved_of(plan, x, mean), saved_of(plan, x, rstd)
+
+
+def exponential_backward(
+    dy: Any, x: Array, mean: Any, rstd: Any, layout: MovingLayout, decay: Decay, out: Any
+) -> Array:
+    """Return dx."""
+    statistics = given_statistics(mean, rstd, x)
+    dtype = x.dtype
+    if out is not None:
+        check_out(out, x, "x")
+    gradient, x = in_one_dtype(dy, x)
+    if x.dtype != dtype:
+        return rounded(_dx(gradient, x, statistics, layout, decay, None), dtype, out)
+    return _dx(gradient, x, statistics, layout, decay, out)
+
+
+def exponential_step(
+    x: Array, state: ExponentialState | None, layout: MovingLayout, decay: Decay, out: Any
+) -> tuple[Array, ExponentialState]:
+    """Return y of the next chunk, and the state after it."""
+    shape = x.shape[: layout.axis] + x.shape[layout.axis + 1 :]
+    weight, before = 0.0, np.zeros((3, layout.outer * layout.inner))
+    if state is not None:
+        weight = check_number("state.weight", state.weight, least=0.0)
+        for row, name in zip(before, ("mean", "mean_lo", "variance"), strict=True):
+            row[:] = as_statistic(
+                f"state.{name}", getattr(state, name), shape, "one for each channel"
+            )
+    plan = plan_of(x, layout)
+    source = plan.flat(x)
+    target = target_of(source, x, out, (source,))
+    weight, after = _run(plan, (source, target, *statistics_for(x, False)), before, weight, decay)
+    return result_of(target, x, out), ExponentialState(
+        weight, *(row.reshape(shape).copy() for row in after)
+    )
+
+
+def _run(
+    plan: Plan, arrays: tuple[Any, ...], state: Array, weight: float, decay: Decay
+) -> tuple[float, Array]:
+    """Run the forward kernel; return the weight and the state after it."""
+    if plan.size == 0:
+        return weight, state
+    after = np.empty(state.size + 1)
+    groups, parts = _groups(plan)
+    counts = groups, min(decay.initial, plan.shape[1]), parts
+    weights = weight, decay.alpha, decay.adjust, decay.eps
+    kernel = _kernel(plan.element_type, plan.across)
+    given = (*arrays, state.reshape(-1), after, plan.shape, counts, weights)
+    plan.run(kernel, given, parts, len(arrays))
+    return float(after[-1]), after[:-1].reshape(state.shape)
+
+
+def _dx(
+    dy: Array,
+    x: Array,
+    statistics: tuple[Array, Array],
+    layout: MovingLayout,
+    decay: Decay,
+    out: Any,
+) -> Array:
+    """Return dx in the dtype that dy and x have."""
+    plan = plan_of(x, layout)
+    inputs = plan.flat(dy), plan.flat(x), *statistics
+    target = target_of(inputs[1], x, out, inputs)
+    if plan.size:
+        groups, parts = _groups(plan)
+        counts = groups, min(decay.initial, layout.steps), parts
+        kernel = _gradients_kernel(plan.element_type, plan.across)
+        shares = _shares(layout.steps, decay)
+        given = (*inputs, target, shares, plan.shape, counts, decay.eps)
+        plan.run(kernel, given, parts, 5)
+    return result_of(target, x, out)
+
+
+def _groups(plan: Plan) -> tuple[int, int]:
+    """Return the number of groups of lanes, and into how many parts to divide them."""
+    groups = group_count(plan.shape, 1, 1, plan.across)
+    return groups, parts_of(groups)
+
+
+def _shares(steps: int, decay: Decay) -> Array:
+    """Return the share of each step in its statistics."""
+    shares = np.full(steps, decay.alpha)
+    if not decay.adjust or decay.alpha == 1.0:
+        shares[0] = 1.0
+        return shares
+    # The sum of the weights of n steps is (1 - (1 - alpha)**n) / alpha; later it is 1 / alpha.
+    fading = np.arange(1, min(steps, math.ceil(40.0 / decay.alpha)) + 1)
+    shares[: fading.size] = -decay.alpha / np.expm1(fading * np.log1p(-decay.alpha))
+    return shares

@@ -1,0 +1,126 @@
+"""The kernel of the gradients of exponential norms: eight channels go back through time."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
+from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
+from numnorm.backends.cpu.memory.borrowed import make_scratch
+from numnorm.backends.cpu.moving.exponential_kernels import advance
+from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
+from numnorm.backends.cpu.simd.element_type import ElementType
+from numnorm.backends.cpu.simd.functions import where_at_most
+from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add, store
+
+# Times the least deviation, a saved rstd above this is its reciprocal, whatever its rounding was.
+_NEARLY_ONE = 1.0 - 1e-6
+
+
+def _make_block_means(access: LaneAccess) -> Callable[..., Any]:
+    """Return a compiled ``block_means(arrays, starts, stride, count, eps)``.
+
+    It returns the means of dy and of ``dy * xhat`` of the first steps, as for a layer norm; the
+    second is 0 where the deviation is a constant.
+    """
+    read, read_statistic = access.read, access.read_statistic
+    zeros = make_zeros(np.float64, LANES)
+
+    @inlined
+    def block_means(arrays, starts, stride, count, eps):
+        dy, x, means, rstds = arrays
+        mean, rstd = read_statistic(means, starts, 0), read_statistic(rstds, starts, 0)
+        total, projected = zeros(), zeros()
+        for t in range(count):
+            gradient = read(dy, starts, t * stride)
+            total = total + gradient
+            xhat = (read(x, starts, t * stride) - mean) * rstd
+            projected = multiply_add(gradient, xhat, projected)
+        projected = where_at_most(projected * (1.0 / count), rstd * eps, _NEARLY_ONE)
+        return total * (1.0 / count), projected
+
+    return block_means
+
+
+def _make_deviations(access: LaneAccess) -> Callable[..., Any]:
+    """Return a compiled ``deviations(x, starts, stride, count, shares, table)``.
+
+    The table gets the deviations of the first steps from their exponential means.
+    """
+    read, zeros = access.read, make_zeros(np.float64, LANES)
+
+    @inlined
+    def deviations(x, starts, stride, count, shares, table):
+        mean, lost = zeros(), zeros()
+        for t in range(count):
+            value = read(x, starts, t * stride)
+            mean, lost, deviation = advance(value, mean, lost, shares[t])
+            store(table, LANES * t, deviation)
+
+    return deviations
+
+
+def make_exponential_gradients_kernel(element_type: ElementType, across: bool) -> Kernel:
+    """Return a kernel ``(dy, x, mean, rstd, dx, shares, shape, counts, eps)``.
+
+    The arrays are flat. ``shares`` are the shares of each step in its statistics. The `shape`,
+    ``counts`` and `eps` are those of the kernel of `make_exponential_kernel`.
+    """
+    access = lane_access(element_type, across)
+    block_means, deviations = _make_block_means(access), _make_deviations(access)
+    read, read_statistic, write = access.read, access.read_statistic, access.write
+    load, zeros = make_load(LANES), make_zeros(np.float64, LANES)
+    locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
+    new_table = make_aligned_zeros(np.float64, 1)
+
+    @inlined
+    def block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table):
+        dy, x, means, rstds = arrays
+        through_variance, through_mean = through
+        for back in range(initial):
+            t = initial - 1 - back
+            share, offset = shares[t], t * stride
+            rstd = read_statistic(rstds, starts, offset)
+            xhat = (read(x, starts, offset) - read_statistic(means, starts, offset)) * rstd
+            own = (read(dy, starts, offset) - of_block[0] - xhat * of_block[1]) * rstd
+            passed = through_variance * load(table, LANES * t) * (2.0 * share)
+            through_mean = through_mean - passed
+            write(dx, starts, offset, multiply_add(through_mean, share, passed + own))
+            through_variance = through_variance * (1.0 - share)
+            through_mean = through_mean * (1.0 - share)
+
+    @inlined
+    def steps_of(arrays, dx, shares, starts, stride, initial, eps, table):
+        dy, x, means, rstds = arrays
+        through_variance, through_mean = zeros(), zeros()
+        for back in range(shares.size - initial):
+            t = shares.size - 1 - back
+            share, offset = shares[t], t * stride
+            rstd = read_statistic(rstds, starts, offset)
+            deviation = read(x, starts, offset) - read_statistic(means, starts, offset)
+            own = read(dy, starts, offset) * rstd
+            of_scale = where_at_most(own * (deviation * rstd) * rstd, rstd * eps, _NEARLY_ONE)
+            through_variance = through_variance - of_scale * 0.5
+            passed = multiply_add(through_variance, deviation * (2.0 * share), own)
+            through_mean = through_mean - passed
+            write(dx, starts, offset, multiply_add(through_mean, share, passed))
+            through_variance = through_variance * (1.0 - share)
+            through_mean = through_mean * (1.0 - share)
+        if initial > 0:
+            of_block = block_means(arrays, starts, stride, initial, eps)
+            deviations(x, starts, stride, initial, shares, table)
+            through = through_variance, through_mean
+            block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table)
+
+    def kernel(dy, x, mean, rstd, dx, shares, shape, counts, eps, first, last):
+        groups, initial, parts = counts
+        starts, arrays = scratch(), (dy, x, mean, rstd)
+        table = new_table((LANES * initial,), 0)
+        for group in range(groups * first // parts, groups * last // parts):
+            locate(group, shape, 1, 0, 0, starts)
+            steps_of(arrays, dx, shares, starts, shape[2], initial, eps, table)
+        release(table)
+
+    name = f"moving.exponential_gradients.{'across' if across else 'along'}.{element_type.name}"
+    return make_kernel(name, kernel)

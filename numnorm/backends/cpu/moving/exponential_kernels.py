@@ -1,0 +1,130 @@
+"""The kernels of exponential norms, which take eight channels through time side by side.
+
+The mean is a sum of two numbers. At an offset the larger one alone would lose digits at every step.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
+from numnorm.backends.cpu.memory.borrowed import make_scratch
+from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
+from numnorm.backends.cpu.simd.element_type import ElementType
+from numnorm.backends.cpu.simd.functions import inverse_root, make_at_least, maximum
+from numnorm.backends.cpu.simd.vector import make_zeros, multiply_add
+
+
+@inlined
+def _next_weight(weight: float, alpha: float, adjust: bool) -> tuple[float, float]:
+    """Return the sum of the weights with a new step, and the share of this step."""
+    if adjust:
+        weight = 1.0 + (1.0 - alpha) * weight
+        return weight, 1.0 / weight
+    return 1.0, (alpha if weight > 0.0 else 1.0)
+
+
+@inlined
+def _rstd(variance: Any, eps: float) -> Any:
+    return inverse_root(maximum(variance, eps * eps))
+
+
+def _make_outputs(access: LaneAccess) -> Callable[..., Any]:
+    """Return a compiled ``output(arrays, starts, offset, deviation, mean, rstd)``."""
+    write, write_statistic = access.write, access.write_statistic
+
+    @inlined
+    def output(arrays, starts, offset, deviation, mean, rstd):
+        _, y, means, rstds = arrays
+        write(y, starts, offset, deviation * rstd)
+        if means.size > 0:
+            write_statistic(means, starts, offset, mean)
+            write_statistic(rstds, starts, offset, rstd)
+
+    return output
+
+
+def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
+    """Return a compiled ``first_block(arrays, starts, stride, count, eps)``.
+
+    It normalizes the first steps by their own mean and deviation.
+    """
+    read, output, zeros = access.read, _make_outputs(access), make_zeros(np.float64, LANES)
+    at_least_zero = make_at_least(0.0)
+
+    @inlined
+    def first_block(arrays, starts, stride, count, eps):
+        x, first, second = arrays[0], zeros(), zeros()
+        pivot = read(x, starts, 0)
+        for t in range(count):
+            first = first + (read(x, starts, t * stride) - pivot)
+        mean = first * (1.0 / count)
+        for t in range(count):
+            deviation = (read(x, starts, t * stride) - pivot) - mean
+            second = multiply_add(deviation, deviation, second)
+        rstd = _rstd(at_least_zero(second * (1.0 / count)), eps)
+        for t in range(count):
+            deviation = (read(x, starts, t * stride) - pivot) - mean
+            output(arrays, starts, t * stride, deviation, pivot + mean, rstd)
+
+    return first_block
+
+
+@inlined
+def advance(value: Any, mean: Any, lost: Any, share: float) -> tuple[Any, Any, Any]:
+    """Return the mean with a new value, what it lost by rounding, and the value's deviation."""
+    distance = (value - mean) - lost
+    low = multiply_add(distance, share, lost)
+    rounded = mean + low
+    return rounded, low - (rounded - mean), distance * (1.0 - share)
+
+
+def make_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
+    """Return a kernel ``(x, y, mean, rstd, state, after, shape, counts, weights)``.
+
+    The arrays are flat; mean and rstd have no elements if they are not to be saved. The ``state (3,
+    channels)`` has the mean, what it lost by rounding, and the variance of each channel; `after`
+    gets those of the last step, and behind them the weight. The `shape` is ``(outer, steps,
+    inner)``. ``counts`` are the number of groups, of first steps that have the statistics of their
+    block, and of parts. ``weights`` are the weight of the state, alpha, whether to adjust, and the
+    least deviation.
+    """
+    access = lane_access(element_type, across)
+    read, output, first_block = access.read, _make_outputs(access), _make_first_block(access)
+    read_state, write_state = access.read_statistic, access.write_statistic
+    locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
+
+    @inlined
+    def steps_of(arrays, states, starts, columns, stride, steps, initial, weights):
+        weight, alpha, adjust, eps = weights
+        state, after = states
+        channels = state.size // 3
+        mean, lost = read_state(state, columns, 0), read_state(state, columns, channels)
+        variance = read_state(state, columns, 2 * channels)
+        for t in range(steps):
+            weight, share = _next_weight(weight, alpha, adjust)
+            value = read(arrays[0], starts, t * stride)
+            mean, lost, deviation = advance(value, mean, lost, share)
+            variance = multiply_add(deviation * deviation - variance, share, variance)
+            if t >= initial:
+                output(arrays, starts, t * stride, deviation, mean, _rstd(variance, eps))
+        write_state(after, columns, 0, mean)
+        write_state(after, columns, channels, lost)
+        write_state(after, columns, 2 * channels, variance)
+        after[3 * channels] = weight
+
+    def kernel(x, y, mean, rstd, state, after, shape, counts, weights, first, last):
+        steps, stride = shape[1], shape[2]
+        groups, initial, parts = counts
+        starts, columns = scratch(), scratch()
+        arrays, states = (x, y, mean, rstd), (state, after)
+        for group in range(groups * first // parts, groups * last // parts):
+            locate(group, shape, 1, 0, 0, starts)
+            locate(group, (shape[0], 1, stride), 1, 0, 0, columns)
+            if initial > 0:
+                first_block(arrays, starts, stride, min(initial, steps), weights[3])
+            steps_of(arrays, states, starts, columns, stride, steps, initial, weights)
+
+    name = f"moving.exponential.{'across' if across else 'along'}.{element_type.name}"
+    return make_kernel(name, kernel)

@@ -1,0 +1,162 @@
+"""The kernel of moving windows.
+
+Time is cut at anchors, one window apart. Each full window holds exactly one anchor, or begins with
+the sequence: it is a suffix of what lies before the anchor, and a prefix of what begins there. So
+its sums are one sum of each kind, taken around the value at the anchor, which the window holds. No
+value is ever subtracted from a sum: nothing drifts, and what left the window leaves no trace.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
+from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
+from numnorm.backends.cpu.memory.borrowed import make_scratch
+from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
+from numnorm.backends.cpu.simd.element_type import ElementType
+from numnorm.backends.cpu.simd.functions import inverse_root, make_at_least
+from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add, store
+
+# Blocks of windows whose lanes are only channels: the first and the last one.
+HEADS, TAILS = 1, 1
+
+
+def _make_suffix_sums(access: LaneAccess) -> Callable[..., Any]:
+    """Return a compiled ``suffix_sums(x, starts, stride, count, pivot, table)``.
+
+    The table gets, for each j up to `count`, the sums of the deviations of the last j steps before
+    the anchor from the pivot, and of their squares.
+    """
+    read, zeros = access.read, make_zeros(np.float64, LANES)
+
+    @inlined
+    def suffix_sums(x, starts, stride, count, pivot, table):
+        first, second = zeros(), zeros()
+        for j in range(count + 1):
+            if j > 0:
+                deviation = read(x, starts, -j * stride) - pivot
+                first = first + deviation
+                second = multiply_add(deviation, deviation, second)
+            store(table, 2 * LANES * j, first)
+            store(table, 2 * LANES * j + LANES, second)
+
+    return suffix_sums
+
+
+def _make_statistics() -> Callable[..., Any]:
+    """Return a compiled ``statistics(first, second, inverse, options)``.
+
+    It returns the distance of the mean from the pivot, and rstd, of windows with these sums.
+    """
+    at_least_zero = make_at_least(0.0)
+
+    @inlined
+    def statistics(first, second, inverse, options):
+        centred, scaled, eps = options
+        mean = first * (inverse * centred)
+        variance = at_least_zero((second - first * mean) * inverse) + eps
+        return mean, inverse_root(variance) * scaled + (1.0 - scaled)
+
+    return statistics
+
+
+def _make_outputs(access: LaneAccess) -> Callable[..., Any]:
+    """Return a compiled ``outputs(arrays, starts, stride, steps, known, pivot, mean, rstd)``.
+
+    It normalizes the steps of a range, relative to the anchor, by the statistics of one window.
+    ``known`` are a step whose deviation from the pivot need not be read again, and that deviation.
+    """
+    read, write, write_statistic = access.read, access.write, access.write_statistic
+
+    @inlined
+    def outputs(arrays, starts, stride, steps, known, pivot, mean, rstd):
+        x, y, means, rstds = arrays
+        for step in range(steps[0], steps[1]):
+            offset = step * stride
+            deviation = known[1] if step == known[0] else read(x, starts, offset) - pivot
+            write(y, starts, offset, (deviation - mean) * rstd)
+            if means.size > 0:
+                write_statistic(means, starts, offset, pivot + mean)
+                write_statistic(rstds, starts, offset, rstd)
+
+    return outputs
+
+
+def _make_block(element_type: ElementType, across: bool) -> Callable[..., Any]:
+    """Return a compiled ``block(arrays, starts, stride, windows, growing, options, table)``.
+
+    It normalizes by the windows around one anchor. ``windows`` are the window, the first and the
+    last step, from the anchor on, at which a window ends, the distance from that step to the
+    window's output, and how many more steps have the first and the last window.
+    """
+    access = lane_access(element_type, across)
+    suffix_sums, statistics = _make_suffix_sums(access), _make_statistics()
+    outputs, read = _make_outputs(access), access.read
+    load, zeros = make_load(LANES), make_zeros(np.float64, LANES)
+
+    @inlined
+    def block(arrays, starts, stride, windows, growing, options, table):
+        window, begin, end, shift, before, after = windows
+        x = arrays[0]
+        pivot = read(x, starts, 0) * options[0]
+        suffix_sums(x, starts, stride, 0 if growing else window - 1 - begin, pivot, table)
+        first, second = zeros(), zeros()
+        for i in range(end):
+            deviation = read(x, starts, i * stride) - pivot
+            first = first + deviation
+            second = multiply_add(deviation, deviation, second)
+            if i >= begin:
+                suffix = 0 if growing else 2 * LANES * (window - 1 - i)
+                inverse = 1.0 / (i + 1 if growing else window)
+                mean, rstd = statistics(
+                    first + load(table, suffix),
+                    second + load(table, suffix + LANES),
+                    inverse,
+                    options,
+                )
+                low = i + shift - (before if i == begin else 0)
+                high = i + shift + 1 + (after if i == end - 1 else 0)
+                known = i, deviation
+                outputs(arrays, starts, stride, (low, high), known, pivot, mean, rstd)
+
+    return block
+
+
+def make_windows_kernel(element_type: ElementType, across: bool) -> Kernel:
+    """Return a kernel ``(x, y, mean, rstd, shape, blocks, windows, options, parts)``.
+
+    The arrays are flat; mean and rstd have no elements if they are not to be saved. The `shape` is
+    ``(outer, steps, inner)``. ``blocks`` are the number of groups and of blocks, the step of the
+    first anchor, whether the sequence begins there, and the first step from that anchor on at which
+    a window ends. ``windows`` are the window, the distance from the end of a window to its output,
+    and how many more steps share the first and the last window. ``options`` are 1 or 0 for whether
+    the mean is subtracted, and whether to divide, and epsilon. The groups are divided into `parts`.
+    """
+    block = _make_block(element_type, across)
+    locate = make_locate(across, HEADS, TAILS)
+    zeros, scratch = make_aligned_zeros(np.float64, 1), make_scratch(np.int64, LANES)
+
+    def kernel(x, y, mean, rstd, shape, blocks, windows, options, parts, first, last):
+        groups, count, anchor, new, begin = blocks
+        window, shift, before, after = windows
+        steps, stride = shape[1], shape[2]
+        starts = scratch()
+        table = zeros((2 * LANES * min(window, steps),), 0)
+        for group in range(groups * first // parts, groups * last // parts):
+            k = locate(group, shape, count, anchor, window, starts)
+            of_block = (
+                window,
+                begin if k == 0 else 0,
+                min(window, steps - anchor - k * window),
+                shift,
+                before if k == 0 else 0,
+                after if k == count - 1 else 0,
+            )
+            growing = (new == 1) & (k == 0)
+            block((x, y, mean, rstd), starts, stride, of_block, growing, options, table)
+        release(table)
+
+    name = f"moving.windows.{'across' if across else 'along'}.{element_type.name}"
+    return make_kernel(name, kernel)

@@ -1,0 +1,249 @@
+"""Exponential moving standardization: each step by statistics in which old steps fade."""
+
+from __future__ import annotations
+
+from typing import Any, Never
+
+from numnorm.arguments import check_eps, check_flag, check_integer, check_number
+from numnorm.array_types import Array, ArrayLike, Input
+from numnorm.backends import backend_for
+from numnorm.backends.contract.moving import Decay, ExponentialState
+from numnorm.keywords import unexpected
+from numnorm.layouts import moving_layout
+from numnorm.norms.results import Normalized
+
+
+def exponential_norm(
+    x: Input[Array],
+    alpha: float,
+    *,
+    axis: int = -1,
+    adjust: bool = True,
+    initial: int = 0,
+    eps: float = 1e-4,
+    out: Any = None,
+    **others: Never,
+) -> Array:
+    r"""Normalize each step by exponentially weighted statistics of the steps up to it.
+
+    .. math:: y_t = \frac{x_t - \mu_t}{\max(\epsilon, \sigma_t)}, \quad
+        \mu_t = \mathrm{ewm}(x)_t, \quad \sigma_t^2 = \mathrm{ewm}\big((x - \mu)^2\big)_t
+
+    along `axis`; each sequence along it is a channel of its own. In braindecode this is
+    ``exponential_moving_standardize``.
+
+    Parameters
+    ----------
+    x : array_like
+        Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
+        An array that is not C-contiguous is copied once.
+    alpha : float
+        The weight of a new step, above 0 and at most 1: braindecode's ``factor_new``. Half of the
+        weight lies on the last ``0.7 / alpha`` steps.
+    axis : int, default -1
+        The axis of time.
+    adjust : bool, default True
+        Whether the weights :math:`(1 - \alpha)^k` of all steps so far are divided by their sum, or
+        else the first step counts as if it had lasted forever. As for ``ewm`` of pandas.
+    initial : int, default 0
+        The number of first steps that are normalized by the mean and the deviation of their
+        block: braindecode's ``init_block_size``. Later steps are the same with any number.
+    eps : float, default 1e-4
+        The least deviation to divide by, in the unit of x.
+    out : array, optional
+        Where to write the result, an array of its shape and dtype. It may be `x` itself.
+
+    Returns
+    -------
+    array
+        Of the shape and dtype of x. Without `initial` the first step gives 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or value.
+
+    See Also
+    --------
+    exponential_norm_step : The same for a stream in chunks.
+    moving_norm : Statistics of a window that moves.
+
+    Notes
+    -----
+    The squares are of deviations from the mean at their own step. That is not the variance
+    ``x.ewm(alpha=alpha).var()`` of pandas, whose deviations are from the present mean.
+
+    The mean is kept as two numbers, so the result is as exact at an offset of 1e7 as at 0. The
+    weight of an outlier fades, as the definition has it. A NaN or an infinity makes all later
+    steps of its channel NaN; pandas would skip a NaN.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.exponential_norm([1.0, 3.0, 3.0], 0.5).round(3)
+    array([0.   , 1.225, 0.686])
+    """
+    if others:
+        raise unexpected(exponential_norm, others)
+    backend, x = backend_for(x, "x")
+    decay = _decay(alpha, adjust, initial, eps)
+    return backend.exponential_forward(x, moving_layout(x.shape, axis), decay, out, False)[0]
+
+
+def exponential_norm_forward(
+    x: Input[Array],
+    alpha: float,
+    *,
+    axis: int = -1,
+    adjust: bool = True,
+    initial: int = 0,
+    eps: float = 1e-4,
+    out: Any = None,
+    **others: Never,
+) -> Normalized[Array]:
+    """Return `exponential_norm` together with the statistics that its backward pass needs.
+
+    Parameters
+    ----------
+    x, alpha, axis, adjust, initial, eps, out
+        As for `exponential_norm`.
+
+    Returns
+    -------
+    Normalized
+        ``(y, mean, rstd)``, all of the shape of x: the statistics at every step.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.exponential_norm_forward([1.0, 4.0, 4.0], 0.5).mean.round(3)
+    array([1.   , 3.   , 3.571])
+    """
+    if others:
+        raise unexpected(exponential_norm_forward, others)
+    backend, x = backend_for(x, "x")
+    decay = _decay(alpha, adjust, initial, eps)
+    return Normalized(
+        *backend.exponential_forward(x, moving_layout(x.shape, axis), decay, out, True)
+    )
+
+
+def exponential_norm_backward(
+    dy: ArrayLike,
+    x: Input[Array],
+    mean: ArrayLike,
+    rstd: ArrayLike,
+    alpha: float,
+    *,
+    axis: int = -1,
+    adjust: bool = True,
+    initial: int = 0,
+    eps: float = 1e-4,
+    out: Any = None,
+    **others: Never,
+) -> Array:
+    """Return the gradient of `exponential_norm` with respect to x.
+
+    Parameters
+    ----------
+    dy : array_like
+        The gradient of the loss with respect to y, of the shape of x and any float dtype.
+    x : array_like
+        The input of the forward pass, with the values that it had then.
+    mean, rstd : array_like
+        As `exponential_norm_forward` returned them.
+    alpha, axis, adjust, initial, eps
+        As in the forward pass.
+    out : array, optional
+        Where to write dx; it may be `dy` or `x`.
+
+    Returns
+    -------
+    array
+        dx, of the shape and dtype of x. A deviation of less than `eps` is a constant.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `exponential_norm` does.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> x = [1.0, 3.0, 3.0]
+    >>> y, mean, rstd = numnorm.exponential_norm_forward(x, 0.5, eps=10)
+    >>> numnorm.exponential_norm_backward([0.0, 3.0, 0.0], x, mean, rstd, 0.5, eps=10)
+    array([-0.1,  0.1,  0. ])
+    """
+    if others:
+        raise unexpected(exponential_norm_backward, others)
+    backend, x = backend_for(x, "x")
+    decay, layout = _decay(alpha, adjust, initial, eps), moving_layout(x.shape, axis)
+    return backend.exponential_backward(dy, x, mean, rstd, layout, decay, out)
+
+
+def exponential_norm_step(
+    x: Input[Array],
+    alpha: float,
+    state: ExponentialState | None = None,
+    *,
+    axis: int = -1,
+    adjust: bool = True,
+    eps: float = 1e-4,
+    out: Any = None,
+    **others: Never,
+) -> tuple[Array, ExponentialState]:
+    """Normalize the next chunk of a stream as `exponential_norm` does.
+
+    Parameters
+    ----------
+    x : array_like
+        A chunk of any number of steps, of one shape but for the steps.
+    alpha : float
+        As for `exponential_norm`.
+    state : ExponentialState, optional
+        What the call for the previous chunk returned; None for the first one. It can be pickled.
+    axis, adjust, eps, out
+        As for `exponential_norm`.
+
+    Returns
+    -------
+    y : array
+        Of the shape and dtype of x: for all chunks together the same bytes as from one call of
+        `exponential_norm`.
+    state : ExponentialState
+        For the next chunk.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or value.
+
+    Notes
+    -----
+    There is no `initial`: its first step needs steps that are still to come.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> y, state = numnorm.exponential_norm_step([1.0, 3.0], 0.5)
+    >>> y, state = numnorm.exponential_norm_step([3.0], 0.5, state)
+    >>> y.round(3)
+    array([0.686])
+    """
+    if others:
+        raise unexpected(exponential_norm_step, others)
+    backend, x = backend_for(x, "x")
+    decay = _decay(alpha, adjust, 0, eps)
+    if state is not None and not isinstance(state, ExponentialState):
+        raise TypeError(f"state must be an ExponentialState, got {type(state).__name__}")
+    return backend.exponential_step(x, state, moving_layout(x.shape, axis), decay, out)
+
+
+def _decay(alpha: Any, adjust: Any, initial: Any, eps: Any) -> Decay:
+    """Return the checked weights."""
+    number = check_number("alpha", alpha, least=0.0, most=1.0)
+    if number == 0.0:
+        raise ValueError("alpha must be above 0, got 0")
+    first = check_integer("initial", initial, 0)
+    return Decay(number, check_flag("adjust", adjust), first, check_eps(eps))

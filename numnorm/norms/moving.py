@@ -1,0 +1,276 @@
+"""Moving normalization: each step by the statistics of a window around it or before it."""
+
+from __future__ import annotations
+
+from typing import Any, Never
+
+from numnorm.arguments import check_eps, check_flag, check_integer
+from numnorm.array_types import Array, ArrayLike, Input
+from numnorm.backends import backend_for
+from numnorm.backends.contract.moving import MovingState, Windows
+from numnorm.keywords import unexpected
+from numnorm.layouts import moving_layout
+from numnorm.norms.results import Normalized
+
+
+def moving_norm(
+    x: Input[Array],
+    window: int,
+    *,
+    axis: int = -1,
+    center: bool = False,
+    min_window: int = 1,
+    subtract_mean: bool = True,
+    scale: bool = True,
+    eps: float = 0.0,
+    out: Any = None,
+    **others: Never,
+) -> Array:
+    r"""Normalize each step by the mean and the deviation of a window of steps.
+
+    .. math:: y_t = \frac{x_t - \mu_t}{\sqrt{\sigma_t^2 + \epsilon}}
+
+    with the mean and the biased variance of the window of step t along `axis`; each sequence along
+    it is a channel of its own. In speech this is sliding-window CMVN.
+
+    Parameters
+    ----------
+    x : array_like
+        Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
+        An array that is not C-contiguous is copied once.
+    window : int
+        The number of steps of a window. If x is shorter, the window is all of x.
+    axis : int, default -1
+        The axis of time. Kaldi's and torchaudio's features have time before the features: -2.
+    center : bool, default False
+        Whether the window of step t begins with step ``t - window // 2``, or else ends with t.
+        Near the ends of x a centred window moves inwards and keeps its length.
+    min_window : int, default 1
+        The least number of steps of a trailing window. The first steps share the first window
+        of that length, which then also holds steps after them.
+    subtract_mean : bool, default True
+        Whether to subtract the mean. Without it, x is divided by the root mean square of the
+        window, as `rms_norm` does: an automatic gain control.
+    scale : bool, default True
+        Whether to divide. Without it, only the mean is subtracted: sliding-window CMN.
+    eps : float, default 0
+        Added to the variance. The default suits data of any unit, and lifts a window of nothing
+        but tiny noise to a deviation of 1. Kaldi's variance is at least 1e-10.
+    out : array, optional
+        Where to write the result, an array of its shape and dtype. It may be `x` itself.
+
+    Returns
+    -------
+    array
+        Of the shape and dtype of x. A constant window and a window of one step give 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or value.
+
+    See Also
+    --------
+    moving_norm_step : The same for a stream in chunks.
+    exponential_norm : Statistics in which old steps fade.
+
+    Notes
+    -----
+    The windows are those of ``apply-cmvn-sliding`` of Kaldi and ``sliding_window_cmn`` of
+    torchaudio, with two differences. Their trailing windows hold one step more: for their
+    ``cmn_window=600`` pass 601. And they divide by the deviation only if asked to
+    (``norm_vars``), and by default use a `min_window` of 100.
+
+    The sums of a window are taken around one of its own values and nothing is ever subtracted
+    from them. So the result is as exact at an offset of 1e7 as at 0, does not drift, and a NaN, an
+    infinity or an outlier changes only the windows that hold it. The time does not depend on the
+    window. Deviations are squared in float64: beyond 1e154 they overflow, and below 1e-154 they
+    count as 0.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.moving_norm([1.0, 3.0, 5.0, 5.0, 5.0], 2)
+    array([0., 1., 1., 0., 0.])
+    >>> numnorm.moving_norm([0.0, 3.0, 0.0, 6.0], 3, center=True, scale=False)
+    array([-1.,  2., -3.,  3.])
+    """
+    if others:
+        raise unexpected(moving_norm, others)
+    backend, x = backend_for(x, "x")
+    windows = _windows(window, center, min_window, subtract_mean, scale, eps)
+    return backend.moving_forward(x, moving_layout(x.shape, axis), windows, out, False)[0]
+
+
+def moving_norm_forward(
+    x: Input[Array],
+    window: int,
+    *,
+    axis: int = -1,
+    center: bool = False,
+    min_window: int = 1,
+    subtract_mean: bool = True,
+    scale: bool = True,
+    eps: float = 0.0,
+    out: Any = None,
+    **others: Never,
+) -> Normalized[Array]:
+    """Return `moving_norm` together with the statistics that its backward pass needs.
+
+    Parameters
+    ----------
+    x, window, axis, center, min_window, subtract_mean, scale, eps, out
+        As for `moving_norm`.
+
+    Returns
+    -------
+    Normalized
+        ``(y, mean, rstd)``, all of the shape of x. A mean that is not subtracted is 0, and without
+        `scale` rstd is 1.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.moving_norm_forward([1.0, 3.0, 5.0], 2, eps=0).mean
+    array([1., 2., 4.])
+    """
+    if others:
+        raise unexpected(moving_norm_forward, others)
+    backend, x = backend_for(x, "x")
+    windows = _windows(window, center, min_window, subtract_mean, scale, eps)
+    return Normalized(*backend.moving_forward(x, moving_layout(x.shape, axis), windows, out, True))
+
+
+def moving_norm_backward(
+    dy: ArrayLike,
+    x: Input[Array],
+    mean: ArrayLike,
+    rstd: ArrayLike,
+    window: int,
+    *,
+    axis: int = -1,
+    center: bool = False,
+    min_window: int = 1,
+    subtract_mean: bool = True,
+    scale: bool = True,
+    out: Any = None,
+    **others: Never,
+) -> Array:
+    r"""Return the gradient of `moving_norm` with respect to x.
+
+    .. math:: dx_s = r_s \, dy_s - \sum_t \frac{r_t \, dy_t}{n_t}
+        \left(1 + (x_t - \mu_t) (x_s - \mu_t) r_t^2 \right)
+
+    over the windows t that hold step s, of :math:`n_t` steps each, with :math:`r_t` = rstd.
+
+    Parameters
+    ----------
+    dy : array_like
+        The gradient of the loss with respect to y, of the shape of x and any float dtype.
+    x : array_like
+        The input of the forward pass, with the values that it had then.
+    mean, rstd : array_like
+        As `moving_norm_forward` returned them.
+    window, axis, center, min_window, subtract_mean, scale
+        As in the forward pass.
+    out : array, optional
+        Where to write dx; it may be `dy` or `x`.
+
+    Returns
+    -------
+    array
+        dx, of the shape and dtype of x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `moving_norm` does.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> x = [1.0, 3.0, 5.0, 9.0]
+    >>> y, mean, rstd = numnorm.moving_norm_forward(x, 2, scale=False)
+    >>> numnorm.moving_norm_backward([0.0, 1.0, 0.0, 2.0], x, mean, rstd, 2, scale=False)
+    array([-0.5,  0.5, -1. ,  1. ])
+    """
+    if others:
+        raise unexpected(moving_norm_backward, others)
+    backend, x = backend_for(x, "x")
+    windows = _windows(window, center, min_window, subtract_mean, scale, 0.0)
+    layout = moving_layout(x.shape, axis)
+    return backend.moving_backward(dy, x, mean, rstd, layout, windows, out)
+
+
+def moving_norm_step(
+    x: Input[Array],
+    window: int,
+    state: MovingState | None = None,
+    *,
+    axis: int = -1,
+    subtract_mean: bool = True,
+    scale: bool = True,
+    eps: float = 0.0,
+    out: Any = None,
+    **others: Never,
+) -> tuple[Array, MovingState]:
+    """Normalize the next chunk of a stream as `moving_norm` with trailing windows does.
+
+    Parameters
+    ----------
+    x : array_like
+        A chunk of any number of steps, of one dtype and shape but for the steps.
+    window : int
+        As for `moving_norm`, the same for all chunks.
+    state : MovingState, optional
+        What the call for the previous chunk returned; None for the first one. It can be pickled.
+    axis, subtract_mean, scale, eps, out
+        As for `moving_norm`.
+
+    Returns
+    -------
+    y : array
+        Of the shape and dtype of x: for all chunks together the same bytes as from one call of
+        `moving_norm`.
+    state : MovingState
+        For the next chunk.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or value.
+
+    Notes
+    -----
+    There is no `center` and no `min_window`: both look at steps that are still to come. A call
+    sums the window before the chunk again, so the time for short chunks grows with the window.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> y, state = numnorm.moving_norm_step([1.0, 3.0], 2)
+    >>> y, state = numnorm.moving_norm_step([5.0, 5.0], 2, state)
+    >>> y
+    array([1., 0.])
+    """
+    if others:
+        raise unexpected(moving_norm_step, others)
+    backend, x = backend_for(x, "x")
+    windows = _windows(window, False, 1, subtract_mean, scale, eps)
+    if state is not None and not isinstance(state, MovingState):
+        raise TypeError(f"state must be a MovingState, got {type(state).__name__}")
+    return backend.moving_step(x, state, moving_layout(x.shape, axis), windows, out)
+
+
+def _windows(
+    window: Any, center: Any, min_window: Any, subtract_mean: Any, scale: Any, eps: Any
+) -> Windows:
+    """Return the checked windows."""
+    window = check_integer("window", window, 1)
+    least = check_integer("min_window", min_window, 1)
+    if least > window:
+        raise ValueError(f"min_window must be at most the window, {window}, got {least}")
+    mean, scale = check_flag("subtract_mean", subtract_mean), check_flag("scale", scale)
+    if not mean and not scale:
+        raise ValueError("subtract_mean and scale must not both be False")
+    return Windows(window, check_flag("center", center), least, mean, scale, check_eps(eps))

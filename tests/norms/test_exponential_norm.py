@@ -1,0 +1,288 @@
+"""Exponential norms against the definitions of pandas and braindecode in extended precision."""
+
+import itertools
+import pickle
+
+import gradients
+import kernels
+import ml_dtypes
+import moving_reference as reference
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from norm_strategies import arrays
+
+import numnorm
+
+CASES = settings(max_examples=2000, deadline=None, print_blob=True)
+SOME = settings(max_examples=100, deadline=None, print_blob=True)
+RNG = np.random.default_rng(41)
+
+HALVES = [pytest.param(dtype, marks=kernels.full) for dtype in (np.float16, ml_dtypes.bfloat16)]
+DTYPES = [np.float64, pytest.param(np.float32, marks=kernels.full), *HALVES]
+
+# One rounding of y, and of the recursions in float64. Half precision saves float32 statistics.
+TOLERANCES = {"float64": 1e-11, "float32": 3e-7, "float16": 2e-3, "bfloat16": 2e-2}
+
+
+@st.composite
+def calls(draw):
+    """Keyword arguments of both functions and their definition."""
+    return {
+        "alpha": draw(st.sampled_from([1e-3, 0.02, 0.3, 0.9, 1.0])),
+        "adjust": draw(st.booleans()),
+        "initial": draw(st.sampled_from([0, 0, 1, 4, 50])),
+        "eps": draw(st.sampled_from([1e-4, 1e-2, 1.0])),
+    }
+
+
+@st.composite
+def shapes(draw):
+    """A shape and an axis: no channel, a few, and more than the lanes of a vector."""
+    steps = draw(st.integers(0, 30))
+    before = draw(st.sampled_from([(), (1,), (2,), (9,)]))
+    after = draw(st.sampled_from([(), (), (3,), (8,), (11,), (2, 5)]))
+    axis = len(before) - draw(st.sampled_from([0, len(before) + 1 + len(after)]))
+    return (*before, steps, *after), axis
+
+
+def backward_by_definition(dy, x, alpha, adjust, initial, eps):
+    """Return dx by the chain rule through the weights of each step, time first."""
+    dy, x = reference.exact(dy), reference.exact(x)
+    steps = len(x)
+    weights = reference.ewm_means(np.eye(steps), alpha, adjust)  # mean[t] = weights[t] @ x
+    deviations = x - reference.ewm_means(x, alpha, adjust)
+    variance = np.tensordot(weights, np.square(deviations), 1)
+    deviation = np.sqrt(variance)
+    rstds = reference.inverse(np.maximum(np.longdouble(eps), deviation))
+    later = np.arange(steps) >= initial
+    shaped = later.reshape(-1, *[1] * (x.ndim - 1))
+    own = np.where(shaped, dy * rstds, 0)
+    moving = np.where(shaped & (deviation > eps), dy * deviations * rstds**3, 0)
+    through = own - deviations * np.tensordot(weights.T, moving, 1)
+    dx = through - np.tensordot(weights.T, through, 1)
+    if initial and steps:
+        block = x[:initial]
+        centred = reference.centred(block, (0,))
+        spread = np.sqrt(np.square(centred).mean(axis=0))
+        rstd = reference.inverse(np.maximum(np.longdouble(eps), spread))
+        g = dy[:initial]
+        projected = np.where(spread > eps, (g * centred * rstd).mean(axis=0), 0)
+        dx[:initial] += (g - g.mean(axis=0) - centred * rstd * projected) * rstd
+    return dx
+
+
+def check(x, dy, axis, options):
+    tolerance = TOLERANCES[x.dtype.name]
+    first = np.moveaxis(x, axis, 0)
+    expected = reference.exponential_norm(first, **options)
+    found = numnorm.exponential_norm_forward(x, axis=axis, **options)
+    for got, wanted in zip(found, expected, strict=True):
+        assert got.shape == x.shape
+        if x.size:
+            error = abs(np.moveaxis(got, axis, 0).astype(np.longdouble) - wanted)
+            assert error.max() <= tolerance * max(abs(wanted).max(), 1)
+    y = numnorm.exponential_norm(x, axis=axis, **options)
+    np.testing.assert_array_equal(y, found.y)
+    dx = numnorm.exponential_norm_backward(dy, x, *found[1:], axis=axis, **options)
+    assert dx.shape == x.shape and dx.dtype == y.dtype
+    if x.size:
+        wanted = backward_by_definition(np.moveaxis(dy, axis, 0), first, **options)
+        error = abs(np.moveaxis(dx, axis, 0).astype(np.longdouble) - wanted)
+        # Terms of the size of dy * rstd may cancel.
+        largest = max(abs(wanted).max(), abs(dy * found.rstd).astype(np.longdouble).max(), 1)
+        assert error.max() <= 8 * tolerance * largest
+
+
+def checked_draw(data, dtype):
+    shape, axis = data.draw(shapes())
+    x, dy = data.draw(arrays(shape, dtype)), data.draw(arrays(shape, dtype))
+    options = data.draw(calls())
+    if np.dtype(dtype).itemsize == 2:
+        options["eps"] = 1.0  # 1e4 times a rounding of the mean is too much
+    check(x, dy, axis, options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@SOME
+@given(data=st.data())
+def test_any_call_agrees_with_the_definition(dtype, data):
+    checked_draw(data, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@CASES
+@given(data=st.data())
+def test_2000_calls_agree_with_the_definition(dtype, data):
+    checked_draw(data, dtype)
+
+
+@pytest.mark.parametrize("adjust", [False, True])
+@pytest.mark.parametrize("alpha", [0.01, 0.5, 1.0])
+def test_definitions_by_weights_and_by_recursion_agree(alpha, adjust):
+    x = RNG.normal(size=(60, 3))
+    one, other = (
+        reference.exponential_norm(x, alpha, adjust, means_of=means)[0]
+        for means in (reference.ewm_means, reference.ewm_means_by_recursion)
+    )
+    assert abs(one - other).max() <= 1e-15
+
+
+@pytest.mark.parametrize("initial", [None, 10])
+@pytest.mark.parametrize("adjust", [False, True])
+def test_braindecode_by_pandas(adjust, initial):
+    pandas = pytest.importorskip("pandas")
+    x, alpha, eps = RNG.normal(size=(200, 3)), 0.03, 1e-4
+    frame = pandas.DataFrame(x)
+    deviations = frame - frame.ewm(alpha=alpha, adjust=adjust).mean()
+    squares = (deviations * deviations).ewm(alpha=alpha, adjust=adjust).mean()
+    expected = (deviations / np.maximum(eps, np.sqrt(squares))).to_numpy(copy=True)
+    if initial:
+        block = x[:initial]
+        expected[:initial] = (block - block.mean(0)) / np.maximum(eps, block.std(0))
+    y = numnorm.exponential_norm(x, alpha, axis=0, adjust=adjust, initial=initial or 0, eps=eps)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.1])
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e5, 1e7])
+@pytest.mark.parametrize("shape", [(500,), (500, 9)])
+def test_offset_costs_no_digits(shape, offset, alpha):
+    x = RNG.normal(size=shape) + offset
+    exact = reference.exact(x) - reference.exact(offset)
+    for adjust in (False, True):
+        y = numnorm.exponential_norm(x, alpha, axis=0, adjust=adjust)
+        expected = reference.exponential_norm(
+            exact, alpha, adjust, means_of=reference.ewm_means_by_recursion
+        )[0]
+        # The roundings of float64 in 500 steps.
+        assert abs(y - expected).max() <= 1e-12
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e5, 1e7])
+def test_gradient_at_an_offset(offset):
+    x, dy = RNG.normal(size=(200, 9)) + offset, RNG.normal(size=(200, 9))
+    options = {"alpha": 0.02, "adjust": True, "initial": 10, "eps": 1e-4}
+    mean, rstd = numnorm.exponential_norm_forward(x, axis=0, **options)[1:]
+    dx = numnorm.exponential_norm_backward(dy, x, mean, rstd, axis=0, **options)
+    exact = reference.exact(x) - reference.exact(offset)
+    expected = backward_by_definition(dy, exact, **options)
+    # The saved mean is rounded: by 1e-9 at an offset of 1e7.
+    bound = 1e-12 + 4 * np.spacing(offset)
+    assert abs(dx - expected).max() <= bound * abs(dy * rstd).max()
+
+
+def test_outlier_fades():
+    x = RNG.normal(size=(400, 9))
+    x[50] = 1e30
+    y = numnorm.exponential_norm(x, 0.5, axis=0)
+    expected = reference.exponential_norm(x, 0.5)[0]
+    np.testing.assert_allclose(y, expected.astype(float), atol=1e-9, rtol=0)
+    x[100, 3] = np.nan
+    changed = numnorm.exponential_norm(x, 0.5, axis=0)
+    assert np.isnan(changed[100:, 3]).all()
+    np.testing.assert_array_equal(np.delete(changed, 3, 1), np.delete(y, 3, 1))
+    np.testing.assert_array_equal(changed[:100, 3], y[:100, 3])
+
+
+@pytest.mark.parametrize("initial", [0, 4])
+@pytest.mark.parametrize("adjust", [False, True])
+def test_numerical_gradient(adjust, initial):
+    x, dy = RNG.normal(size=(14, 2)), RNG.normal(size=(14, 2))
+    dy[:1] = 0  # the derivative of the first step jumps: its deviation is 0
+    options = {"alpha": 0.2, "adjust": adjust, "initial": initial, "eps": 1e-3}
+
+    def output(x):
+        return reference.exponential_norm(x, **options)[0]
+
+    (expected,) = gradients.numerical_gradients(output, [x], dy)
+    mean, rstd = numnorm.exponential_norm_forward(x, axis=0, **options)[1:]
+    dx = numnorm.exponential_norm_backward(dy, x, mean, rstd, axis=0, **options)
+    assert abs(dx - expected).max() <= gradients.TOLERANCE * abs(expected).max()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, *HALVES])
+@pytest.mark.parametrize("shape, axis", [((90,), 0), ((90, 9), 0), ((2, 90), -1), ((2, 90, 3), 1)])
+def test_chunks_give_the_bytes_of_one_call(shape, axis, dtype):
+    x = (RNG.normal(size=shape) + 5).astype(dtype)
+    for alpha, adjust in itertools.product([1e-3, 0.3, 1.0], [True, False]):
+        expected = numnorm.exponential_norm(x, alpha, axis=axis, adjust=adjust)
+        state, parts = None, []
+        bounds = np.sort(RNG.integers(0, 90, 12))
+        for chunk in np.split(x, bounds, axis=axis):
+            y, state = numnorm.exponential_norm_step(chunk, alpha, state, axis=axis, adjust=adjust)
+            state = pickle.loads(pickle.dumps(state))
+            parts.append(y)
+        np.testing.assert_array_equal(np.concatenate(parts, axis), expected)
+
+
+@pytest.mark.parametrize("shape", [(50,), (50, 9)])
+def test_a_long_stream_does_not_drift(shape):
+    x = RNG.normal(size=shape) + 1e7
+    state, results = None, []
+    for _ in range(100):
+        y, state = numnorm.exponential_norm_step(x, 0.3, state, axis=0)
+        results.append(y)
+    # After 100 steps the weight of the beginning is 0.7**100, which is 3e-16.
+    assert max(abs(y - results[2]).max() for y in results[2:]) <= 1e-12
+
+
+@pytest.mark.usefixtures("parallel_at_small_sizes")
+def test_threads_change_no_byte():
+    x, dy = RNG.normal(size=(2, 2000, 50))
+    results = []
+    for count in (1, 2):
+        with numnorm.num_threads(count):
+            y, mean, rstd = numnorm.exponential_norm_forward(x, 0.01, axis=0)
+            dx = numnorm.exponential_norm_backward(dy, x, mean, rstd, 0.01, axis=0)
+        results.append((y, mean, rstd, dx))
+    for one, two in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_out_may_be_the_input():
+    x, dy = RNG.normal(size=(2, 50, 9))
+    y, mean, rstd = numnorm.exponential_norm_forward(x, 0.1, axis=0)
+    out = x.copy()
+    assert numnorm.exponential_norm(out, 0.1, axis=0, out=out) is out
+    np.testing.assert_array_equal(out, y)
+    dx = numnorm.exponential_norm_backward(dy, x, mean, rstd, 0.1, axis=0)
+    out = dy.copy()
+    assert numnorm.exponential_norm_backward(out, x, mean, rstd, 0.1, axis=0, out=out) is out
+    np.testing.assert_array_equal(out, dx)
+
+
+def test_constant_channel_gives_zeros():
+    x = np.full((30, 2), 0.1)
+    for eps in (0.0, 1e-4):
+        y, mean, rstd = numnorm.exponential_norm_forward(x, 0.1, axis=0, eps=eps, initial=5)
+        np.testing.assert_array_equal(y, 0)
+        dx = numnorm.exponential_norm_backward(x, x, mean, rstd, 0.1, axis=0, eps=eps, initial=5)
+        assert np.isfinite(dx).all()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"alpha": 0}, "alpha must be above 0, got 0"),
+        ({"alpha": 1.5}, "alpha must be between 0 and 1, got 1.5"),
+        ({"alpha": 0.1, "initial": -1}, "initial must be at least 0, got -1"),
+        ({"alpha": 0.1, "adjust": 1}, "adjust must be True or False, got 1"),
+        ({"alpha": 0.1, "init_block_size": 5}, "'init_block_size': use initial"),
+    ],
+)
+def test_errors(options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        numnorm.exponential_norm(np.ones(5), **options)
+
+
+def test_errors_of_steps():
+    with pytest.raises(TypeError, match="'initial': it would need steps that are still to come"):
+        numnorm.exponential_norm_step(np.ones(5), 0.1, initial=3)
+    state = numnorm.exponential_norm_step(np.ones((5, 2)), 0.1, axis=0)[1]
+    with pytest.raises(ValueError, match=r"state.mean must have shape \(3,\)"):
+        numnorm.exponential_norm_step(np.ones((5, 3)), 0.1, state, axis=0)
+    with pytest.raises(TypeError, match="state must be an ExponentialState, got tuple"):
+        numnorm.exponential_norm_step(np.ones((5, 2)), 0.1, tuple(state), axis=0)
