@@ -1,11 +1,14 @@
 """Keywords of other libraries: the error that gives the name to use here.
 
-A public function takes them as ``**others``, which its signature does not show.
+A public function takes them as ``**others``. Its signature shows only those that it has: keywords
+which a plain call would pay for, if they were parameters.
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+from numnorm import array_types
 
 # What PyTorch, Keras, Flax, ONNX, scikit-learn or SciPy call an argument: its names here.
 _NAMES = {
@@ -24,17 +27,33 @@ _NAMES = {
     ("num_batches_tracked",): ("batches",),
     ("grad_output", "grad", "dz"): ("dy", "dw"),
     ("correction", "unbiased"): ("ddof",),
+    ("mask",): ("where",),
+    ("sample_weight", "fweights", "aweights"): ("weights",),
 }
 _OWN_NAMES = {other: own for others, own in _NAMES.items() for other in others}
-_MISSING_VALUES = ("nan_policy", "where", "mask", "sample_weight")
+_MISSING_VALUES = ("nan_policy", "where", "weights", "mask", "sample_weight")
+_DEFAULTS = {"where": None, "weights": None, "nan_policy": "propagate", "fill": None}
 
 
 def hide_others(functions: Iterable[Callable[..., Any]]) -> None:
-    """Leave ``**others`` out of the signatures that `help` and `inspect` show."""
+    """Show the keywords in ``**others`` that a function has, and no others, in its signature."""
     for function in functions:
         signature = inspect.signature(function)
-        shown = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        shown = []
+        for parameter in signature.parameters.values():
+            own = [parameter]
+            if parameter.kind is parameter.VAR_KEYWORD:
+                own = list(_keywords(parameter.annotation))
+            shown += own
         function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+
+
+def _keywords(annotation: str) -> Iterator[inspect.Parameter]:
+    """Yield the keywords of an annotation ``Unpack[...]`` of `**others` as parameters."""
+    kind = getattr(array_types, annotation.removeprefix("Unpack[").removesuffix("]"), None)
+    for name, of_value in inspect.get_annotations(kind).items() if kind else ():
+        only = inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(name, only, default=_DEFAULTS[name], annotation=of_value)
 
 
 def unexpected(function: Callable[..., Any], others: dict[str, Any]) -> TypeError:

@@ -22,6 +22,7 @@ _HOMES = {
         "variance",
     ),
     "rows.rows": ("row_backward", "row_forward"),
+    "weighted.rows": ("weighted_row_backward", "weighted_row_forward"),
     "recurrent.sequences": (
         "zoneout_mask",
         "cell_parameter",
