@@ -71,12 +71,12 @@ NanPolicy = Literal["propagate", "omit", "raise"]
 class Counting(TypedDict, total=False):
     """Keywords that say which elements of x count in its statistics, and how much."""
 
-    where: ArrayLike | bool | None
-    weights: ArrayLike | float | None
-    nan_policy: NanPolicy
+    where: "ArrayLike | bool | None"
+    weights: "ArrayLike | float | None"
+    nan_policy: "NanPolicy"
 
 
 class Filling(Counting, total=False):
     """The same, and the result of elements that do not count."""
 
-    fill: float | None
+    fill: "float | None"

@@ -53,7 +53,8 @@ def _keywords(annotation: str) -> Iterator[inspect.Parameter]:
     kind = getattr(array_types, annotation.removeprefix("Unpack[").removesuffix("]"), None)
     for name, of_value in inspect.get_annotations(kind).items() if kind else ():
         only = inspect.Parameter.KEYWORD_ONLY
-        yield inspect.Parameter(name, only, default=_DEFAULTS[name], annotation=of_value)
+        text = of_value.__forward_arg__
+        yield inspect.Parameter(name, only, default=_DEFAULTS[name], annotation=text)
 
 
 def unexpected(function: Callable[..., Any], others: dict[str, Any]) -> TypeError:

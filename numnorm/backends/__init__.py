@@ -52,7 +52,7 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
 def _of_another_type(name: str, value: Any) -> tuple[Any, Any]:
     """Return the backend of a value that may lie on a device, and an array for it."""
     if isinstance(value, WeightedInput):
-        return value
+        return value[:2]
     array = plain_view(value)
     if array is None:
         if is_on_device(value):

@@ -5,18 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from sys import modules
-from typing import Any, NamedTuple, Never
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from numnorm.arguments import Axis, check_integer, check_shape
 from numnorm.array_likes import as_plain_array, is_on_device
-from numnorm.array_types import ArrayLike
+from numnorm.array_types import ArrayLike, Counting
 from numnorm.backends import backend_for
-from numnorm.keywords import unexpected
 from numnorm.layouts import column_layout, normalized_axes
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.channel_axes import channel_axes, merged_shape
+from numnorm.norms.weighted import (
+    by_weights,
+    merged_by_weights,
+    variance_by_weights,
+    with_weights,
+)
 
 
 class Moments(NamedTuple):
@@ -27,8 +32,9 @@ class Moments(NamedTuple):
 
     Attributes
     ----------
-    count : int
-        The number of values in each channel.
+    count : int or array of float64
+        The number of values in each channel; ``(C,)``, the sums of their weights, where some are
+        missing or have weights.
     mean : array of float64
         ``(C,)``, an array of the library of x (float32 for JAX without float64).
     m2 : array of float64
@@ -50,7 +56,7 @@ class Moments(NamedTuple):
     Moments(count=3, mean=array([3.]), m2=array([14.]), mean_lo=array([0.]))
     """
 
-    count: int  # type: ignore[assignment]  # a field may hide tuple's method
+    count: Any  # type: ignore[assignment]  # a field may hide tuple's method
     mean: Any
     m2: Any
     mean_lo: Any = None
@@ -77,6 +83,8 @@ class Moments(NamedTuple):
         others = check_moments("other", other, channels, "the channels")
         if "dask" in modules and any_lazy(*self, *other):
             return lazy_twin("merge")(self, other)
+        if has_counts(self) or has_counts(other):
+            return Moments(*merged_by_weights(self, other))
         backend, mean = backend_for(self.mean, "mean")
         if count == 0 or others == 0:
             backend_for(other.mean, "other.mean")
@@ -139,7 +147,11 @@ class Moments(NamedTuple):
 
     def _divided(self, method: str, ddof: Any) -> Any:
         """Return the variance of each channel, or its root."""
-        count, ddof = check_integer("count", self.count, 0), check_integer("ddof", ddof, 0)
+        ddof = check_integer("ddof", ddof, 0)
+        if has_counts(self):
+            variance = variance_by_weights(self, ddof)
+            return variance if method == "variance" else variance**0.5
+        count = check_integer("count", self.count, 0)
         if count <= ddof:
             raise ValueError(f"ddof must be less than the count, {count}, got {ddof}")
         if "dask" in modules and any_lazy(self.m2):
@@ -150,7 +162,11 @@ class Moments(NamedTuple):
 
 
 def batch_moments(
-    x: ArrayLike, *, channel_axis: Axis = 1, after: Moments | None = None, **others: Never
+    x: ArrayLike,
+    *,
+    channel_axis: Axis = 1,
+    after: Moments | None = None,
+    **others: Unpack[Counting],
 ) -> Moments:
     """Return the count, the mean and the squared deviations of each channel.
 
@@ -165,6 +181,13 @@ def batch_moments(
         the moments have the shape of these axes; on a device there may be only one.
     after : Moments, optional
         The moments of the previous chunks, to be merged in; on the device of x.
+    where : array_like of bool, optional
+        Which elements count; it broadcasts against x.
+    weights : array_like, optional
+        How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on, one for
+        each sample, of shape ``(N,)``, or broadcasting against x.
+    nan_policy : {"propagate", "omit", "raise"}
+        What to do with NaN: make its channel NaN, leave it out as `where` does, or raise an error.
 
     Returns
     -------
@@ -180,7 +203,8 @@ def batch_moments(
     -----
     The moments of blocks of a fixed size along the first axis are merged in order. So the result
     depends neither on the number of threads nor on the chunks, if the number of entries of each
-    chunk but the last is a multiple of `stream_step`.
+    chunk but the last is a multiple of `stream_step`. With missing values or weights the chunks
+    make a difference of rounding.
 
     Examples
     --------
@@ -192,7 +216,7 @@ def batch_moments(
     Moments(count=3, mean=array([3.]), m2=array([14.]), mean_lo=array([0.]))
     """
     if others:
-        raise unexpected(batch_moments, others)
+        return with_weights(batch_moments, locals())
     if "dask" in modules and any_lazy(x, *(after if isinstance(after, Moments) else ())):
         return lazy_twin("batch_moments")(x, channel_axis=channel_axis, after=after)
     axes = None if type(channel_axis) is int else channel_axes(x, channel_axis)
@@ -206,22 +230,31 @@ def batch_moments(
     layout = column_layout(x.shape, channel_axis)
     if after is not None:
         check_moments("after", after, (layout.channels,), "the channels of x")
+        if has_counts(after):
+            backend = by_weights(backend)
     return Moments(*backend.streamed_moments(x, layout, after))
 
 
 def _of_each(after: Moments, function: Callable[[str, Any], Any]) -> Moments:
     """Return moments with the function's result for the name and the array of each field."""
-    arrays = {field: getattr(after, field) for field in ("mean", "m2", "mean_lo")}
-    return after._replace(
-        **{f: function(f"after.{f}", a) for f, a in arrays.items() if a is not None}
-    )
+    arrays = after._asdict()
+    return after._replace(**{f: function(f"after.{f}", a) for f, a in arrays.items() if np.ndim(a)})
 
 
-def check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> int:
-    """Return the count as an int; raise if it or a shape is wrong."""
+def has_counts(moments: Moments) -> bool:
+    """Return whether each channel has a count of its own."""
+    return type(moments.count) is not int and np.ndim(moments.count) > 0
+
+
+def check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> Any:
+    """Return the count, an int unless it is an array; raise if it or a shape is wrong."""
     if not isinstance(value, Moments):
         raise TypeError(f"{name} must be Moments, got an object of type {type(value).__name__}")
-    count = check_integer(f"{name}.count", value.count, 0)
+    count = value.count
+    if has_counts(value):
+        check_shape(f"{name}.count", tuple(np.shape(count)), shape, meaning)
+    else:
+        count = check_integer(f"{name}.count", count, 0)
     for field in ("mean", "m2", "mean_lo"):
         array = getattr(value, field)
         if array is not None or field != "mean_lo":

@@ -22,6 +22,12 @@ _HOMES = {
         "variance",
     ),
     "rows.rows": ("row_backward", "row_forward"),
+    "weighted.columns": (
+        "weighted_column_backward",
+        "weighted_column_forward",
+        "weighted_moments",
+    ),
+    "weighted.merging": ("merge_counted",),
     "weighted.rows": ("weighted_row_backward", "weighted_row_forward"),
     "recurrent.sequences": (
         "zoneout_mask",

@@ -47,6 +47,13 @@ class Selection(NamedTuple):
     omit: int
 
 
+class Fill(NamedTuple):
+    """The results of elements that are left out, and of NaN that is left out."""
+
+    fill: float
+    missing: float
+
+
 @inlined
 def of_row(selection, i, width):
     """Return row i of a selection: its keep, its weights, and omit."""

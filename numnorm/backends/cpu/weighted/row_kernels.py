@@ -13,6 +13,7 @@ from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
 from numnorm.backends.cpu.weighted.loops import (
     LANES,
+    Fill,
     Selection,
     clear,
     is_kept,
@@ -75,13 +76,6 @@ class Scaling(NamedTuple):
     eps_on_deviation: float
     share: float
     more: float
-
-
-class Fill(NamedTuple):
-    """The results of elements that are left out, and of NaN that is left out."""
-
-    fill: float
-    missing: float
 
 
 class Outputs(NamedTuple):

@@ -26,9 +26,8 @@ from numnorm.backends.cpu.memory.host_arrays import (
 from numnorm.backends.cpu.memory.placement import empty_like
 from numnorm.backends.cpu.rows import broadcast
 from numnorm.backends.cpu.simd.element_type import element_type_of
-from numnorm.backends.cpu.weighted.loops import LANES
+from numnorm.backends.cpu.weighted.loops import LANES, Fill
 from numnorm.backends.cpu.weighted.row_kernels import (
-    Fill,
     Gradients,
     Outputs,
     Parameters,
