@@ -80,3 +80,15 @@ class Filling(Counting, total=False):
     """The same, and the result of elements that do not count."""
 
     fill: "float | None"
+
+
+class Grouping(Counting, total=False):
+    """The same as `Counting`, and the labels of samples with statistics of their own."""
+
+    groups: "ArrayLike | None"
+
+
+class GroupFilling(Filling, total=False):
+    """The same as `Filling`, and the labels of samples with statistics of their own."""
+
+    groups: "ArrayLike | None"

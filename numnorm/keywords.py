@@ -32,7 +32,7 @@ _NAMES = {
 }
 _OWN_NAMES = {other: own for others, own in _NAMES.items() for other in others}
 _MISSING_VALUES = ("nan_policy", "where", "weights", "mask", "sample_weight")
-_DEFAULTS = {"where": None, "weights": None, "nan_policy": "propagate", "fill": None}
+_DEFAULTS = dict.fromkeys(["where", "weights", "fill", "groups"]) | {"nan_policy": "propagate"}
 
 
 def hide_others(functions: Iterable[Callable[..., Any]]) -> None:

@@ -7,7 +7,7 @@ from numnorm.norms.batch import batch_norm, batch_norm_backward, batch_norm_forw
 from numnorm.norms.group import group_norm, group_norm_backward, group_norm_forward
 from numnorm.norms.instance import instance_norm, instance_norm_backward, instance_norm_forward
 from numnorm.norms.layer import layer_norm, layer_norm_backward, layer_norm_forward
-from numnorm.norms.moments import Moments, batch_moments, stream_step
+from numnorm.norms.moments import GroupMoments, Moments, batch_moments, stream_step
 from numnorm.norms.results import (
     Gradients,
     Normalized,
@@ -24,6 +24,7 @@ from numnorm.threads import num_threads
 
 __all__ = [
     "Gradients",
+    "GroupMoments",
     "Moments",
     "Normalized",
     "RmsGradients",

@@ -18,7 +18,7 @@ from numnorm.arguments import (
     check_number,
     result_dtype,
 )
-from numnorm.array_types import Array, ArrayLike, Convention, Counting, Filling, Input
+from numnorm.array_types import Array, ArrayLike, Convention, GroupFilling, Grouping, Input
 from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.backend import ColumnBackend
 from numnorm.backends.contract.norms import Detached
@@ -51,7 +51,7 @@ def batch_norm(
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
-    **others: Unpack[Filling],
+    **others: Unpack[GroupFilling],
 ) -> Array:
     r"""Normalize each channel over the batch and all spatial axes, then scale and shift it.
 
@@ -102,6 +102,10 @@ def batch_norm(
         What to do with NaN: make its channel NaN, leave it out as `where` does, or raise an error.
     fill : float, optional
         The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
+    groups : array_like, optional
+        A label for each sample, of shape ``(N,)``: a speaker, a session. Samples are normalized by
+        the statistics of their label, `mean` and `rstd` have a first axis of labels in sorted
+        order, and there are no running statistics.
 
     Returns
     -------
@@ -168,14 +172,14 @@ def batch_norm_forward(
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
-    **others: Unpack[Filling],
+    **others: Unpack[GroupFilling],
 ) -> Normalized[Array]:
     """Return `batch_norm` together with the statistics that its backward pass needs.
 
     Parameters
     ----------
     x, gamma, beta, channel_axis, running_mean, running_var, training, momentum, batches, \
-convention, unbiased, eps, out, where, weights, nan_policy, fill
+convention, unbiased, eps, out, where, weights, nan_policy, fill, groups
         As for `batch_norm`.
 
     Returns
@@ -250,7 +254,7 @@ def batch_norm_backward(
     channel_axis: Axis = 1,
     training: bool = True,
     out: Any = None,
-    **others: Unpack[Counting],
+    **others: Unpack[Grouping],
 ) -> Gradients[Array]:
     r"""Return the gradients of `batch_norm`.
 
@@ -278,7 +282,7 @@ def batch_norm_backward(
         As in the forward pass.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
-    where, weights, nan_policy
+    where, weights, nan_policy, groups
         As in the forward pass.
 
     Returns

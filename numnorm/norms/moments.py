@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from sys import modules
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack, overload
 
 import numpy as np
 
 from numnorm.arguments import Axis, check_integer, check_shape
 from numnorm.array_likes import as_plain_array, is_on_device
-from numnorm.array_types import ArrayLike, Counting
+from numnorm.array_types import ArrayLike, Counting, Grouping
 from numnorm.backends import backend_for
 from numnorm.layouts import column_layout, normalized_axes
 from numnorm.lazy_arrays import any_lazy, lazy_twin
@@ -161,13 +161,57 @@ class Moments(NamedTuple):
         return function(m2, count - ddof)
 
 
+class GroupMoments(NamedTuple):
+    """The labels of samples, sorted, and the moments of each.
+
+    Attributes
+    ----------
+    labels : numpy.ndarray
+        The labels, ``(G,)``.
+    moments : Moments
+        Its arrays have a first axis of labels: ``(G, C)``.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> speakers = numnorm.batch_moments([[1.0], [5.0], [3.0]], groups=["b", "a", "b"])
+    >>> speakers.labels, speakers.moments.mean
+    (array(['a', 'b'], dtype='<U1'), array([[5.],
+           [2.]]))
+    """
+
+    labels: Any
+    moments: Moments
+
+
+@overload
+def batch_moments(
+    x: ArrayLike,
+    *,
+    channel_axis: Axis = ...,
+    after: Moments | None = ...,
+    **others: Unpack[Counting],
+) -> Moments: ...
+
+
+@overload
+def batch_moments(
+    x: ArrayLike,
+    *,
+    groups: ArrayLike,
+    channel_axis: Axis = ...,
+    after: GroupMoments | None = ...,
+    **others: Unpack[Counting],
+) -> GroupMoments: ...
+
+
 def batch_moments(
     x: ArrayLike,
     *,
     channel_axis: Axis = 1,
-    after: Moments | None = None,
-    **others: Unpack[Counting],
-) -> Moments:
+    after: Any = None,
+    **others: Unpack[Grouping],
+) -> Any:
     """Return the count, the mean and the squared deviations of each channel.
 
     Parameters
@@ -179,7 +223,7 @@ def batch_moments(
     channel_axis : int or tuple of int, default 1
         The axis of the channels; the statistics are taken over all other axes. With several axes,
         the moments have the shape of these axes; on a device there may be only one.
-    after : Moments, optional
+    after : Moments or GroupMoments, optional
         The moments of the previous chunks, to be merged in; on the device of x.
     where : array_like of bool, optional
         Which elements count; it broadcasts against x.
@@ -188,11 +232,13 @@ def batch_moments(
         each sample, of shape ``(N,)``, or broadcasting against x.
     nan_policy : {"propagate", "omit", "raise"}
         What to do with NaN: make its channel NaN, leave it out as `where` does, or raise an error.
+    groups : array_like, optional
+        A label for each sample, of shape ``(N,)``, which has moments of its own.
 
     Returns
     -------
-    Moments
-        The moments of x, or of all chunks up to x.
+    Moments or GroupMoments
+        The moments of x, or of all chunks up to x. With groups, those of each label.
 
     Raises
     ------

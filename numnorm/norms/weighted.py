@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import numbers
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -39,6 +39,10 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
         raise NotImplementedError(f"{next(iter(others))} is not there for lazy arrays yet")
     if arguments.get("running_mean") is not None and function.__name__.startswith("instance"):
         raise NotImplementedError(f"{next(iter(others))} is not there with running statistics yet")
+    if (groups := others.pop("groups", None)) is not None:
+        from numnorm.norms.grouped import by_group  # which imports the functions of batch norm
+
+        return cast(_Result, by_group(function, arguments | others, groups))
     policy = check_choice("nan_policy", others.get("nan_policy", "propagate"), _POLICIES)
     name = "x" if "x" in parameters else "v"
     backend, x = backend_for(arguments[name], name)
