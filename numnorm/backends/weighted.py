@@ -1,14 +1,12 @@
 """The CPU backend for an array of which elements are missing or have weights."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import check_float
-from numnorm.array_likes import as_plain_array
 from numnorm.backends import cpu
 from numnorm.backends.contract.weighting import Weighting
+from numnorm.backends.host import HostBackend
 from numnorm.layouts import ColumnLayout
 
 
@@ -39,7 +37,7 @@ class WeightedBackend:
         if not x.size:
             empty: tuple[int, Any, Any, float] = cpu.column_moments(x, layout)
             return empty
-        total, mean, _, m2 = cpu.weighted_moments(self.weighting, x, layout)
+        total, mean, m2, _ = cpu.weighted_moments(self.weighting, x, layout)
         self._total = total
         seen = total > 0.0
         variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
@@ -76,46 +74,14 @@ class WeightedBackend:
         self, x: Any, layout: ColumnLayout, after: Any
     ) -> tuple[Any, Any, Any, Any]:
         """Return what `ColumnBackend.streamed_moments` returns, with a count for each channel."""
-        moments = cpu.weighted_moments(self.weighting, x, layout)
-        if after is not None:
-            moments = cpu.merge_counted(counted("after", after), moments)
-        count, mean, mean_lo, m2 = moments
-        return count, mean, m2, mean_lo
+        moments: tuple[Any, Any, Any, Any] = cpu.weighted_moments(self.weighting, x, layout)
+        return moments if after is None else cpu.streamed_counts(after, moments)
 
 
-class WeightedInput(NamedTuple):
-    """An array x with the backend for its weighting: what norms get in place of x.
-
-    Attributes
-    ----------
-    backend : Backend
-        The backend that takes the weighting into account.
-    x : numpy.ndarray
-        The array, of a float dtype.
-    weighting : Weighting
-        Which elements count, and how much.
-    """
-
-    backend: Any
-    x: Any
-    weighting: Weighting
-
-    def folded(self, fold: Callable[[str, Any], Any]) -> "WeightedInput":
-        """Return it in another shape, into which `fold` brings arrays of the shape of x."""
-        keep, weights = (
-            None if value is None else fold("x", np.broadcast_to(value, self.x.shape))
-            for value in self.weighting[:2]
-        )
-        weighting = self.weighting._replace(keep=keep, weights=weights)
-        return WeightedInput(WeightedBackend(weighting), fold("x", self.x), weighting)
-
-
-def counted(name: str, moments: Any) -> tuple[Any, Any, Any, Any]:
-    """Return the caller's count, mean, mean_lo and m2 of each channel in float64."""
-    count, mean, m2, mean_lo = moments
-    arrays = []
-    for field, value in (("count", count), ("mean", mean), ("mean_lo", mean_lo), ("m2", m2)):
-        array = as_plain_array(f"{name}.{field}", 0.0 if value is None else value)
-        check_float(f"{name}.{field}", array.dtype)
-        arrays.append(np.broadcast_to(array.astype(np.float64), np.shape(mean)))
-    return arrays[0], arrays[1], arrays[2], arrays[3]
+def with_weighting(backend: Any, weighting: Weighting) -> Any:
+    """Return the backend of arrays with a weighting, given that of arrays without."""
+    if backend is cpu:
+        return WeightedBackend(weighting)
+    if isinstance(backend, HostBackend):
+        return HostBackend(backend.result, WeightedBackend(weighting))
+    raise NotImplementedError("where, weights and nan_policy are not there on a device yet")

@@ -8,7 +8,7 @@ import numpy as np
 from numnorm.arguments import Shape, check_shape
 from numnorm.array_likes import as_plain_array, check_writable, is_on_device, writable_view
 from numnorm.backends import backend_for
-from numnorm.backends.weighted import WeightedInput
+from numnorm.backends.contract.weighting import WeightedInput
 from numnorm.host_libraries import results_like, statistics_like
 from numnorm.layouts import normalized_axes
 
@@ -64,8 +64,8 @@ class ChannelAxes:
         self._merged, self.axis = merged_shape(array.shape, axes)
         self.x = self.fold("x", array)
         if isinstance(x, WeightedInput):
-            self.x = x.folded(self.fold)
-            self._result = getattr(self.backend, "result", _same)
+            self._result = results_like(x.x) or _same
+            self.x = x.folded(self.x, self.fold)
 
     def fold(self, name: str, value: Any) -> Any:
         """Return an array of the shape of x with one axis of channels."""

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import check_shape
-from numnorm.array_likes import as_plain_array
-from numnorm.backends import backend_for, cpu
-from numnorm.backends.host import HostBackend
+from numnorm.array_likes import as_plain_array, is_on_device
+from numnorm.backends import backend_for
+from numnorm.host_libraries import results_like, statistics_like
 from numnorm.layouts import normalized_axes
 from numnorm.norms.batch import batch_norm, batch_norm_backward, batch_norm_forward
 from numnorm.norms.moments import GroupMoments, Moments, batch_moments
@@ -20,7 +20,7 @@ from numnorm.norms.results import Gradients, Normalized
 class _Groups(NamedTuple):
     """The samples of each label, along an axis of x."""
 
-    backend: Any
+    result: Any
     x: Any
     axis: int
     labels: Any
@@ -63,15 +63,16 @@ class _Groups(NamedTuple):
 
     def like(self, array: Any, *, statistic: bool = False) -> Any:
         """Return an array in the library of x."""
-        if not isinstance(self.backend, HostBackend):
+        if self.result is None:
             return array
-        return (self.backend.statistic if statistic else self.backend.result)(array)
+        return statistics_like(self.result)(array) if statistic else self.result(array)
 
 
 def _groups(arguments: dict[str, Any], groups: Any) -> _Groups:
-    backend, x = backend_for(arguments.pop("x"), "x")
-    if backend is not cpu and not isinstance(backend, HostBackend):
+    x = arguments.pop("x")
+    if is_on_device(x):
         raise NotImplementedError("groups is not there on a device yet")
+    result, (_, x) = results_like(x), backend_for(x, "x")
     channels = normalized_axes(arguments["channel_axis"], x.ndim, "channel_axis")
     others = [axis for axis in range(x.ndim) if axis not in channels]
     if not others:
@@ -84,7 +85,7 @@ def _groups(arguments: dict[str, Any], groups: Any) -> _Groups:
     order = np.argsort(inverse, kind="stable")
     ends = np.cumsum(np.bincount(inverse, minlength=len(labels)))
     members = tuple(np.split(order, ends[:-1]))
-    return _Groups(backend, x, others[0], labels, members)
+    return _Groups(result, x, others[0], labels, members)
 
 
 def by_group(function: Callable[..., Any], arguments: dict[str, Any], groups: Any) -> Any:

@@ -16,12 +16,7 @@ from numnorm.backends import backend_for
 from numnorm.layouts import column_layout, normalized_axes
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.channel_axes import channel_axes, merged_shape
-from numnorm.norms.weighted import (
-    by_weights,
-    merged_by_weights,
-    variance_by_weights,
-    with_weights,
-)
+from numnorm.norms.weighted import counted, with_weights
 
 
 class Moments(NamedTuple):
@@ -83,10 +78,8 @@ class Moments(NamedTuple):
         others = check_moments("other", other, channels, "the channels")
         if "dask" in modules and any_lazy(*self, *other):
             return lazy_twin("merge")(self, other)
-        if has_counts(self) or has_counts(other):
-            return Moments(*merged_by_weights(self, other))
         backend, mean = backend_for(self.mean, "mean")
-        if count == 0 or others == 0:
+        if not (has_counts(self) or has_counts(other)) and (count == 0 or others == 0):
             backend_for(other.mean, "other.mean")
             if is_on_device(other.mean) is not is_on_device(self.mean):
                 raise TypeError("other.mean must be where mean is, got one on a device and one not")
@@ -109,7 +102,8 @@ class Moments(NamedTuple):
         Raises
         ------
         ValueError
-            If the count is not greater than `ddof`.
+            If the count is not greater than `ddof`. Where each channel has a count, such a channel
+            gets NaN.
 
         Examples
         --------
@@ -135,7 +129,8 @@ class Moments(NamedTuple):
         Raises
         ------
         ValueError
-            If the count is not greater than `ddof`.
+            If the count is not greater than `ddof`. Where each channel has a count, such a channel
+            gets NaN.
 
         Examples
         --------
@@ -149,10 +144,11 @@ class Moments(NamedTuple):
         """Return the variance of each channel, or its root."""
         ddof = check_integer("ddof", ddof, 0)
         if has_counts(self):
-            variance = variance_by_weights(self, ddof)
-            return variance if method == "variance" else variance**0.5
-        count = check_integer("count", self.count, 0)
-        if count <= ddof:
+            count = as_plain_array("count", self.count)
+            count = np.where(count > ddof, count, np.nan)
+        else:
+            count = check_integer("count", self.count, 0)
+        if np.any(count <= ddof):
             raise ValueError(f"ddof must be less than the count, {count}, got {ddof}")
         if "dask" in modules and any_lazy(self.m2):
             return lazy_twin("of_divisor")(method, self.m2, count, ddof)
@@ -272,12 +268,12 @@ def batch_moments(
             after = _of_each(after, lambda name, a: as_plain_array(name, a).reshape(-1))
         moments = batch_moments(axes.x, channel_axis=axes.axis, after=after)
         return _of_each(moments, lambda _, array: axes.unflat(array))
+    if after is not None and isinstance(after, Moments) and has_counts(after):
+        x = counted(x)
     backend, x = backend_for(x, "x")
     layout = column_layout(x.shape, channel_axis)
     if after is not None:
         check_moments("after", after, (layout.channels,), "the channels of x")
-        if has_counts(after):
-            backend = by_weights(backend)
     return Moments(*backend.streamed_moments(x, layout, after))
 
 

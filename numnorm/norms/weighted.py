@@ -10,18 +10,16 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from numnorm.arguments import Shape, brief, check_choice, check_float
-from numnorm.array_likes import as_plain_array
-from numnorm.backends import backend_for, cpu
-from numnorm.backends.contract.weighting import Weighting
-from numnorm.backends.host import HostBackend
-from numnorm.backends.weighted import WeightedBackend, WeightedInput, counted
-from numnorm.host_libraries import results_like, statistics_like
+from numnorm.array_likes import as_plain_array, is_on_device
+from numnorm.backends import backend_for
+from numnorm.backends.contract.weighting import WeightedInput, Weighting
 from numnorm.keywords import unexpected
 from numnorm.layouts import normalized_axes
 from numnorm.lazy_arrays import any_lazy
 
 _Result = TypeVar("_Result")
 _POLICIES = ("propagate", "omit", "raise")
+_ALL = Weighting(keep=None, weights=None, omit=False, fill=0.0, fill_missing=0.0)
 
 
 def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) -> _Result:
@@ -45,9 +43,9 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
         return cast(_Result, by_group(function, arguments | others, groups))
     policy = check_choice("nan_policy", others.get("nan_policy", "propagate"), _POLICIES)
     name = "x" if "x" in parameters else "v"
-    backend, x = backend_for(arguments[name], name)
-    if backend is not cpu and not isinstance(backend, HostBackend):
+    if is_on_device(arguments[name]):
         raise NotImplementedError(f"{next(iter(others))} is not there on a device yet")
+    _, x = backend_for(arguments[name], name)
     keep = _where(others.get("where"), x.shape, name)
     if policy == "raise":
         _check_no_nan(x, keep)
@@ -55,44 +53,13 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
     weights = _weights(others.get("weights"), x.shape, name, arguments, by_sample)
     weighting = Weighting(keep, weights, policy == "omit", *_fills(others.get("fill")))
     if keep is not None or weights is not None or weighting.omit:
-        arguments[name] = WeightedInput(_weighted(backend, weighting), x, weighting)
+        arguments[name] = WeightedInput(arguments[name], weighting)
     return function(**arguments)
 
 
-def _weighted(backend: Any, weighting: Weighting) -> Any:
-    """Return the backend of x with a weighting."""
-    weighted = WeightedBackend(weighting)
-    if isinstance(backend, HostBackend):
-        return HostBackend(backend.result, weighted)
-    return weighted
-
-
-def by_weights(backend: Any) -> Any:
-    """Return a backend whose moments have a count for each channel."""
-    if backend is cpu or (isinstance(backend, HostBackend) and backend.inner is cpu):
-        return _weighted(backend, Weighting(None, None, False, 0.0, 0.0))
-    return backend
-
-
-def merged_by_weights(moments: Any, other: Any) -> tuple[Any, Any, Any, Any]:
-    """Return count, mean, m2 and mean_lo of two sets of moments, with a count for each channel."""
-    given = counted("moments", moments), counted("other", other)
-    count, mean, mean_lo, m2 = cpu.merge_counted(*given)
-    return tuple(map(_like(moments.mean), (count, mean, m2, mean_lo)))
-
-
-def variance_by_weights(moments: Any, ddof: int) -> Any:
-    """Return the variance of each channel, NaN where the count is not greater than `ddof`."""
-    count, _, _, m2 = counted("moments", moments)
-    seen = count > ddof
-    variance = np.where(seen, m2 / np.where(seen, count - ddof, 1.0), np.nan)
-    return _like(moments.mean)(variance)
-
-
-def _like(array: Any) -> Callable[[Any], Any]:
-    """Return a function that makes a statistic an array of the same library."""
-    result = results_like(array)
-    return np.asarray if result is None else statistics_like(result)
+def counted(x: Any) -> WeightedInput:
+    """Return x so that its moments have a count for each channel."""
+    return x if isinstance(x, WeightedInput) else WeightedInput(x, _ALL)
 
 
 def _where(value: Any, shape: Shape, name: str) -> Any:

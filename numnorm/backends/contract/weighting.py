@@ -1,6 +1,9 @@
 """What a call says about missing values and weights."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import numpy as np
 
 
 class Weighting(NamedTuple):
@@ -28,3 +31,26 @@ class Weighting(NamedTuple):
     omit: bool
     fill: float
     fill_missing: float
+
+
+class WeightedInput(NamedTuple):
+    """An array with its weighting: what norms get in place of x. It has a backend of its own.
+
+    Attributes
+    ----------
+    x : array
+        The array as the caller gave it.
+    weighting : Weighting
+        Which of its elements count, and how much.
+    """
+
+    x: Any
+    weighting: Weighting
+
+    def folded(self, x: Any, fold: Callable[[str, Any], Any]) -> "WeightedInput":
+        """Return it for an x in another shape, into which `fold` brings arrays of the old shape."""
+        keep, weights = (
+            None if value is None else fold("x", np.broadcast_to(value, np.shape(self.x)))
+            for value in self.weighting[:2]
+        )
+        return WeightedInput(x, self.weighting._replace(keep=keep, weights=weights))

@@ -19,6 +19,7 @@ _HOMES = {
         "folded_moments",
         "merged_moments",
         "streamed_moments",
+        "streamed_counts",
         "variance",
     ),
     "rows.rows": ("row_backward", "row_forward"),
@@ -27,7 +28,6 @@ _HOMES = {
         "weighted_column_forward",
         "weighted_moments",
     ),
-    "weighted.merging": ("merge_counted",),
     "weighted.rows": ("weighted_row_backward", "weighted_row_forward"),
     "recurrent.sequences": (
         "zoneout_mask",

@@ -9,6 +9,7 @@ from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.columns import broadcast
+from numnorm.backends.cpu.columns.merging import Counted, two_sum
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import row_parts, run, summed_parts
 from numnorm.backends.cpu.memory.grouped_kernel import flattened
@@ -36,7 +37,6 @@ from numnorm.backends.cpu.weighted.column_kernels import (
     make_pivots,
 )
 from numnorm.backends.cpu.weighted.loops import Fill, Selection
-from numnorm.backends.cpu.weighted.merging import Counted, two_sum
 from numnorm.backends.cpu.weighted.selection import left_out, refill, selection_of
 from numnorm.layouts import ColumnLayout
 
@@ -76,7 +76,7 @@ def _source(weighting: Weighting, x: Array, layout: ColumnLayout, dtype: np.dtyp
 
 
 def weighted_moments(weighting: Weighting, x: Array, layout: ColumnLayout) -> Counted:
-    """Return the sum of the weights, the mean in two parts, and m2 of each channel.
+    """Return the sum of the weights, mean, m2 and mean_lo of each channel.
 
     A channel of which nothing is left has moments of 0.
     """
@@ -99,7 +99,7 @@ def weighted_moments(weighting: Weighting, x: Array, layout: ColumnLayout) -> Co
             mean = first / divisor
         m2 = m2 - first * mean
         mean, mean_lo = two_sum(pivots, mean)
-    return total, mean, mean_lo, np.maximum(m2, 0.0)  # which keeps NaN
+    return total, mean, np.maximum(m2, 0.0), mean_lo  # the maximum keeps NaN
 
 
 def _around(source: _Source, pivots: Array) -> tuple[Array, Array, Array]:

@@ -7,14 +7,14 @@ import numpy as np
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.formulas.norms import split_sum
 
-# The count, mean, mean_lo and m2 of each channel, all float64.
+# The count, mean, m2 and mean_lo of each channel, all float64.
 Counted = tuple[Array, Array, Array, Array]
 
 
 def merge_counted(one: Counted, other: Counted) -> Counted:
     """Return the moments of two sets of values together: `merge_moments` for each channel."""
-    count, mean, mean_lo, m2 = one
-    other_count, other_mean, other_lo, other_m2 = other
+    count, mean, m2, mean_lo = one
+    other_count, other_mean, other_m2, other_lo = other
     total = count + other_count
     weight = other_count / np.where(total > 0.0, total, 1.0)
     # A step from the set with the larger count goes at most half of the way.
@@ -26,7 +26,7 @@ def merge_counted(one: Counted, other: Counted) -> Counted:
         rounded, lost = two_sum(start, step)
         merged, merged_lo = split_sum(rounded, lost + start_lo)
         between = half * (4.0 * count * weight) * half
-        sums = merged, merged_lo, m2 + other_m2 + between
+        sums = merged, m2 + other_m2 + between, merged_lo
     # A set without values may have any mean.
     filled = [
         np.where(other_count == 0.0, a, np.where(count == 0.0, b, both))
