@@ -31,7 +31,6 @@ _NAMES = {
     ("sample_weight", "fweights", "aweights"): ("weights",),
 }
 _OWN_NAMES = {other: own for others, own in _NAMES.items() for other in others}
-_MISSING_VALUES = ("nan_policy", "where", "weights", "mask", "sample_weight")
 _DEFAULTS = dict.fromkeys(["where", "weights", "fill", "groups"]) | {"nan_policy": "propagate"}
 
 
@@ -64,6 +63,4 @@ def unexpected(function: Callable[..., Any], others: dict[str, Any]) -> TypeErro
     own = [n for n in _OWN_NAMES.get(keyword, ()) if n in inspect.signature(function).parameters]
     if own:
         return TypeError(f"{text}: use {own[0]}")
-    if keyword in _MISSING_VALUES:
-        return TypeError(f"{text}: leave out what is missing before the call")
     return TypeError(text)
