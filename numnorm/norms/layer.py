@@ -107,6 +107,9 @@ def layer_norm(
     >>> numnorm.layer_norm(x, eps=0).round(4)
     array([[-1.2247,  0.    ,  1.2247],
            [-0.7071, -0.7071,  1.4142]])
+    >>> numnorm.layer_norm(x, eps=0, where=[False, True, True])
+    array([[ 0., -1.,  1.],
+           [ 0., -1.,  1.]])
     """
     if others:
         return with_weights(layer_norm, locals())

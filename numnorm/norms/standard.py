@@ -63,8 +63,8 @@ def standard_normal_variate(
 
     Notes
     -----
-    As accurate as `layer_norm`, at any mean and scale. A NaN makes only its own row NaN. Missing
-    values are not left out.
+    As accurate as `layer_norm`, at any mean and scale. A NaN makes only its own row NaN, unless
+    `nan_policy` leaves it out.
 
     References
     ----------
@@ -73,10 +73,13 @@ def standard_normal_variate(
 
     Examples
     --------
+    >>> import numpy as np
     >>> import numnorm
     >>> numnorm.standard_normal_variate([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]], ddof=1)
     array([[-1.,  0.,  1.],
            [ 0.,  0.,  0.]])
+    >>> numnorm.standard_normal_variate([[1.0, np.nan, 3.0]], nan_policy="omit")
+    array([[-1., nan,  1.]])
     """
     if others:
         return with_weights(standard_normal_variate, locals())

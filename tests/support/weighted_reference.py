@@ -74,7 +74,7 @@ def normalized(
     variance = squares / np.where(divisor > 0, divisor, np.nan)
     rstd = inverse(np.sqrt(variance) + eps if eps_in_std else np.sqrt(variance + eps))
     xhat = np.where(keep, d * rstd, 0).reshape(shape)
-    return xhat, np.squeeze(mean + 0 * rstd, axes), np.squeeze(rstd, axes)
+    return xhat, np.squeeze(np.broadcast_to(mean, rstd.shape), axes), np.squeeze(rstd, axes)
 
 
 def spread(parameter, ndim, axes):
