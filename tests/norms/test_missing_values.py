@@ -1,10 +1,15 @@
 """What missing values, weights and groups mean: other libraries, edges, errors."""
 
+import os
+
 import numpy as np
 import pytest
 from filled_memory import NAN, filled_memory
 
 import numnorm
+from numnorm.backends.cpu import tuning
+
+UNCOMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 # A few roundings of numbers of about one.
 CLOSE = {"rtol": 1e-12, "atol": 1e-13}
@@ -320,3 +325,54 @@ def test_keywords_that_change_nothing_change_no_byte():
     options = {"where": None, "weights": None, "nan_policy": "propagate", "fill": None}
     x = np.random.default_rng(1).normal(size=(3, 5))
     np.testing.assert_array_equal(numnorm.layer_norm(x, **options), numnorm.layer_norm(x))
+
+
+# Large results, and threads
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """The shape of an array whose results go past the caches; its rows end inside cache lines."""
+    if not UNCOMPILED:
+        return 3100, 1031
+    monkeypatch.setattr(tuning, "NONTEMPORAL_LEAST_BYTES", 4000)
+    monkeypatch.setattr(tuning, "NONTEMPORAL_GRADIENT_LEAST_BYTES", 4000)
+    return 12, 131
+
+
+def both_passes(norm, x, dy, keep):
+    options = {"where": keep}
+    y, *saved = getattr(numnorm, f"{norm}_forward")(x, **options)
+    return y, getattr(numnorm, f"{norm}_backward")(dy, x, *saved, **options)
+
+
+def test_large_results_are_those_of_parts(rng, large):
+    x, dy = rng.normal(size=(2, *large)).astype(np.float32)
+    keep = rng.random(large) < 0.9
+    y, gradients = both_passes("layer_norm", x, dy, keep)
+    for rows in np.array_split(np.arange(large[0]), 6):
+        part, of_part = both_passes("layer_norm", x[rows], dy[rows], keep[rows])
+        np.testing.assert_array_equal(y[rows], part)
+        np.testing.assert_array_equal(gradients.dx[rows], of_part.dx)
+    y, gradients = both_passes("batch_norm", x, dy, keep)
+    for channels in np.array_split(np.arange(large[1]), 6):
+        own = x[:, channels], dy[:, channels], keep[:, channels]
+        part, of_part = both_passes("batch_norm", *own)
+        # Fewer channels are summed in other parts: some roundings of float64.
+        np.testing.assert_allclose(y[:, channels], part, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(gradients.dx[:, channels], of_part.dx, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "batch_norm"])
+@pytest.mark.parametrize("shape", [(300, 500), (20, 30, 250)])
+def test_threads_change_no_byte(rng, norm, shape, parallel_at_small_sizes):
+    if UNCOMPILED:
+        shape = tuple(n // 10 for n in shape)
+    x, dy = rng.normal(size=(2, *shape))
+    keep = rng.random(shape) < 0.9
+    y, gradients = both_passes(norm, x, dy, keep)
+    with numnorm.num_threads(1):
+        serial, of_serial = both_passes(norm, x, dy, keep)
+    np.testing.assert_array_equal(y, serial)
+    for mine, theirs in zip(gradients, of_serial, strict=True):
+        np.testing.assert_array_equal(mine, theirs)

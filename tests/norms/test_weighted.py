@@ -202,7 +202,8 @@ def check_backward(case, keep, weights, by_nan):
     x, keywords = missing_by(case, keep, by_nan)
     keywords |= {} if weights is None else {"weights": weights}
     dy = case.drawn(case.shape)
-    _, *saved = call(case, "_forward", x, *case.parameters, **case.options, **keywords)
+    y, *saved = call(case, "_forward", x, *case.parameters, **case.options, **keywords)
+    assume(np.isfinite(y[keep]).all())  # else a weight is not greater than ddof
     options = case.backward_options() | keywords
     got = call(case, "_backward", dy, x, *saved, *case.parameters[:1], **options)
     full = broadcast_weights(case, weights)

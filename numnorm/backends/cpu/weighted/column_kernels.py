@@ -13,6 +13,7 @@ import numpy as np
 from numnorm.backends.cpu.compiler.jit import Function, Kernel, inlined, make_function
 from numnorm.backends.cpu.memory.borrowed import window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
+from numnorm.backends.cpu.memory.write_combining import uses_write_combining
 from numnorm.backends.cpu.weighted.loops import (
     LANES,
     Fill,
@@ -23,6 +24,7 @@ from numnorm.backends.cpu.weighted.loops import (
     scratch,
     total_of,
 )
+from numnorm.backends.cpu.weighted.writer import gradient_uses_write_combining, make_writer
 
 
 class Columns(NamedTuple):
@@ -171,12 +173,35 @@ def make_pivots() -> Function:
     return make_function("weighted.pivots", kernel)
 
 
+@inlined
+def _coefficients(table, columns, channel, n, spread):
+    """Return four coefficients of a unit's channels, for each of its elements.
+
+    Elements that share a channel find them in the scratch `spread`.
+    """
+    size = columns.channels
+    if columns.inner == 1:
+        return (
+            window(table, channel, n),
+            window(table, size + channel, n),
+            window(table, 2 * size + channel, n),
+            window(table, 3 * size + channel, n),
+        )
+    one, two, three, four = spread
+    for k in range(n):
+        one[k] = table[channel]
+        two[k] = table[size + channel]
+        three[k] = table[2 * size + channel]
+        four[k] = table[3 * size + channel]
+    return window(one, 0, n), window(two, 0, n), window(three, 0, n), window(four, 0, n)
+
+
 def make_column_forward(dtype: str) -> Kernel:
     """Return the kernel that stores ``((x - mean) - lost) * factor + offset``.
 
     The coefficients ``(4, channels)``, flat, are mean, lost, factor and offset.
     """
-    real = np.dtype(dtype).type
+    real, writer = np.dtype(dtype).type, make_writer(dtype)
 
     @inlined
     def apply(x, keep, omit, coefficients, fill, y):
@@ -198,26 +223,30 @@ def make_column_forward(dtype: str) -> Kernel:
         first: int,
         last: int,
     ) -> None:
-        width = columns.channels * columns.inner
-        coefficients = scratch(), scratch(), scratch(), scratch()
-        for u in range(_units(columns)):
-            start, n, channel = _unit_of(columns, u)
-            _spread_all(table, columns, channel, n, coefficients)
-            for i in range(first * columns.outer // parts, last * columns.outer // parts):
-                keep, _, omit = of_row(selection, i, width)
-                values, kept = window(x, i * width + start, n), window(keep, start, n)
-                apply(values, kept, omit, coefficients, fill, window(y, i * width + start, n))
+        width, spread = (
+            columns.channels * columns.inner,
+            (scratch(), scratch(), scratch(), scratch()),
+        )
+        begin, buffer, combines = (
+            first * columns.outer // parts,
+            writer.buffer(),
+            uses_write_combining(y),
+        )
+        state = writer.begin(y, begin * width)
+        for i in range(begin, last * columns.outer // parts):
+            keep, _, omit = of_row(selection, i, width)
+            for u in range(_units(columns)):
+                start, n, channel = _unit_of(columns, u)
+                at, coefficients = (
+                    i * width + start,
+                    _coefficients(table, columns, channel, n, spread),
+                )
+                target = writer.target(y, at, n, buffer, state, combines)
+                apply(window(x, at, n), window(keep, start, n), omit, coefficients, fill, target)
+                state = writer.written(y, n, buffer, state, combines)
+        writer.finish(y, buffer, state, combines)
 
     return make_grouped_kernel(f"weighted.column_forward.{dtype}", kernel)
-
-
-@inlined
-def _spread_all(table, columns, channel, n, coefficients):
-    """Store four coefficients of a unit's channels, one for each of its elements."""
-    at = 0
-    for lanes in coefficients:
-        _spread(window(table, at, columns.channels), columns, channel, n, lanes)
-        at += columns.channels
 
 
 def make_column_dx(dtype: str) -> Kernel:
@@ -225,7 +254,7 @@ def make_column_dx(dtype: str) -> Kernel:
 
     The coefficients ``(4, channels)``, flat, are mean, factor, constant and slope.
     """
-    real = np.dtype(dtype).type
+    real, writer = np.dtype(dtype).type, make_writer(dtype)
 
     @inlined
     def apply(x, dy, keep, weights, omit, coefficients, dx):
@@ -247,15 +276,24 @@ def make_column_dx(dtype: str) -> Kernel:
         first: int,
         last: int,
     ) -> None:
-        width = columns.channels * columns.inner
-        coefficients = scratch(), scratch(), scratch(), scratch()
-        for u in range(_units(columns)):
-            start, n, channel = _unit_of(columns, u)
-            _spread_all(table, columns, channel, n, coefficients)
-            for i in range(first * columns.outer // parts, last * columns.outer // parts):
-                at, (keep, weights, omit) = i * width + start, of_row(selection, i, width)
+        width, spread = (
+            columns.channels * columns.inner,
+            (scratch(), scratch(), scratch(), scratch()),
+        )
+        begin, buffer = first * columns.outer // parts, writer.buffer()
+        combines, state = gradient_uses_write_combining(dx), writer.begin(dx, begin * width)
+        for i in range(begin, last * columns.outer // parts):
+            keep, weights, omit = of_row(selection, i, width)
+            for u in range(_units(columns)):
+                start, n, channel = _unit_of(columns, u)
+                at, coefficients = (
+                    i * width + start,
+                    _coefficients(table, columns, channel, n, spread),
+                )
+                target = writer.target(dx, at, n, buffer, state, combines)
                 given = window(x, at, n), window(dy, at, n), window(keep, start, n)
-                weight, target = window(weights, start, n), window(dx, at, n)
-                apply(*given, weight, omit, coefficients, target)
+                apply(*given, window(weights, start, n), omit, coefficients, target)
+                state = writer.written(dx, n, buffer, state, combines)
+        writer.finish(dx, buffer, state, combines)
 
     return make_grouped_kernel(f"weighted.column_dx.{dtype}", kernel)

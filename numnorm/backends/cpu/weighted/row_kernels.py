@@ -10,6 +10,7 @@ from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.memory.borrowed import window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
+from numnorm.backends.cpu.memory.write_combining import uses_write_combining
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
 from numnorm.backends.cpu.weighted.loops import (
     LANES,
@@ -24,6 +25,7 @@ from numnorm.backends.cpu.weighted.loops import (
     scratch,
     total_of,
 )
+from numnorm.backends.cpu.weighted.writer import Writer, gradient_uses_write_combining, make_writer
 from numnorm.backends.formulas.norms import inverse_deviation, scale_gradient_factor
 
 _inverse_deviation = inlined(inverse_deviation)
@@ -139,10 +141,10 @@ def _make_apply(formula: Formula, real: Any) -> Callable[..., Any]:
 
 def make_weighted_forward(formula: Formula, dtype: Any) -> Kernel:
     """Return the forward kernel of a formula for x, flat, of float32 or float64."""
-    apply = _make_apply(formula, np.dtype(dtype).type)
+    apply, writer = _make_apply(formula, np.dtype(dtype).type), make_writer(dtype)
 
     @inlined
-    def of_sums(scaling, scale, total, m2):
+    def rstd_of(scaling, scale, total, m2):
         """Return rstd of ``x * scale``."""
         variance = quotient(m2, total * scaling.share + scaling.more)
         eps, eps_on_deviation = scaling.eps * scale * scale, scaling.eps_on_deviation * scale
@@ -162,21 +164,27 @@ def make_weighted_forward(formula: Formula, dtype: Any) -> Kernel:
     ) -> None:
         width, centred = rows.segments * rows.segment, scaling.centred != 0
         least = max(math.sqrt(scaling.eps), scaling.eps_on_deviation)
-        for i in range(first * rows.rows // parts, last * rows.rows // parts):
+        begin, y, buffer = first * rows.rows // parts, outputs.y, writer.buffer()
+        combines = uses_write_combining(y)
+        state = writer.begin(y, begin * width)
+        for i in range(begin, last * rows.rows // parts):
             row, (keep, weights, omit) = window(x, i * width, width), of_row(selection, i, width)
             sums = row_statistics(row, keep, weights, omit, centred, least)
             scale, pivot, mean, total, m2 = sums
-            rstd, y = of_sums(scaling, scale, total, m2), window(outputs.y, i * width, width)
+            rstd = rstd_of(scaling, scale, total, m2)
             statistics = scale, pivot, mean, rstd
             for b in range(_blocks_of_row(rows)):
                 start, n, at = _block_of(rows, i, b)
                 gamma, beta = window(parameters.gamma, at, n), window(parameters.beta, at, n)
                 values, kept = window(row, start, n), window(keep, start, n)
-                apply(values, kept, omit, statistics, gamma, beta, fill, window(y, start, n))
+                target = writer.target(y, i * width + start, n, buffer, state, combines)
+                apply(values, kept, omit, statistics, gamma, beta, fill, target)
+                state = writer.written(y, n, buffer, state, combines)
             if outputs.mean.size > 0:
                 root = 1.0 / rstd if rstd != 0.0 else 0.0
                 outputs.mean[i] = (pivot + mean if centred else root) / scale
                 outputs.rstd[i] = rstd * scale
+        writer.finish(y, buffer, state, combines)
 
     return make_grouped_kernel(f"weighted.row_forward.{formula.name}.{np.dtype(dtype)}", kernel)
 
@@ -256,22 +264,13 @@ def _means_of(total, sums, rstd, scaling, through):
     return mean_g, mean_g_xhat
 
 
-def make_weighted_backward(formula: Formula, dtype: Any) -> Kernel:
-    """Return the backward kernel of a formula for x, flat, of float32 or float64.
-
-    The totals, ``(parts, channels, length)`` and zeros at first, are the sums of the gradients of
-    gamma and beta. Where a channel has one parameter, its gradient is the sum of `LANES` totals.
-    """
-    add, store_dx = _make_add(formula), _make_store_dx(formula, np.dtype(dtype).type)
+def _make_add_row(formula: Formula) -> Callable[..., Any]:
+    """Return a compiled function that sums a row, and adds it to the totals."""
+    add = _make_add(formula)
 
     @inlined
-    def one_row(x, selection, rows, i, parameters, scaling, through, gradients, totals, offset):
-        width, sums = x.size, (scratch(), scratch(), scratch(), scratch())
-        keep, weights, omit = of_row(selection, i, width)
-        dy = window(gradients.dy, i * width, width)
-        dx = window(gradients.dx, i * width, width)
-        mean, rstd = gradients.mean[i], gradients.rstd[i]
-        total, statistics = _backward_statistics(x, keep, weights, omit, mean, rstd)
+    def add_row(x, dy, selected, rows, i, statistics, parameters, totals, offset, sums):
+        keep, _, omit = selected
         clear(sums[0])
         clear(sums[1])
         for b in range(_blocks_of_row(rows)):
@@ -280,13 +279,39 @@ def make_weighted_backward(formula: Formula, dtype: Any) -> Kernel:
             given = window(parameters.gamma, at, n), window(parameters.beta, at, n)
             to = window(totals.gamma, offset + at, n), window(totals.beta, offset + at, n)
             add(*block, omit, statistics, *given, *to, sums)
-        means = _means_of(total, sums, rstd, scaling, through)
+
+    return add_row
+
+
+def _make_store_row(formula: Formula, real: Any, writer: Writer) -> Callable[..., Any]:
+    """Return a compiled function that stores dx of a row, and returns the writer's state."""
+    store_dx = _make_store_dx(formula, real)
+
+    @inlined
+    def store_row(x, dy, selected, rows, i, statistics, parameters, means, to):
+        keep, weights, omit = selected
+        dx, buffer, state, combines = to
         for b in range(_blocks_of_row(rows)):
             start, n, at = _block_of(rows, i, b)
             block = window(x, start, n), window(dy, start, n), window(keep, start, n)
             given = window(parameters.gamma, at, n), window(parameters.beta, at, n)
-            weight, target = window(weights, start, n), window(dx, start, n)
+            target = writer.target(dx, i * x.size + start, n, buffer, state, combines)
+            weight = window(weights, start, n)
             store_dx(*block, weight, omit, statistics, means, *given, target)
+            state = writer.written(dx, n, buffer, state, combines)
+        return state
+
+    return store_row
+
+
+def make_weighted_backward(formula: Formula, dtype: Any) -> Kernel:
+    """Return the backward kernel of a formula for x, flat, of float32 or float64.
+
+    The totals, ``(parts, channels, length)`` and zeros at first, are the sums of the gradients of
+    gamma and beta. Where a channel has one parameter, its gradient is the sum of `LANES` totals.
+    """
+    writer, add_row = make_writer(dtype), _make_add_row(formula)
+    store_row = _make_store_row(formula, np.dtype(dtype).type, writer)
 
     def kernel(
         x: Any,
@@ -302,10 +327,23 @@ def make_weighted_backward(formula: Formula, dtype: Any) -> Kernel:
         last: int,
     ) -> None:
         width, of_part = rows.segments * rows.segment, totals.gamma.size // parts
-        given = parameters, scaling, through, gradients, totals
+        sums, buffer, dx = (
+            (scratch(), scratch(), scratch(), scratch()),
+            writer.buffer(),
+            gradients.dx,
+        )
+        combines = gradient_uses_write_combining(dx)
+        state = writer.begin(dx, first * rows.rows // parts * width)
         for p in range(first, last):
             for i in range(p * rows.rows // parts, (p + 1) * rows.rows // parts):
-                row = window(x, i * width, width)
-                one_row(row, selection, rows, i, *given, p * of_part)
+                row, dy = window(x, i * width, width), window(gradients.dy, i * width, width)
+                selected = of_row(selection, i, width)
+                mean, rstd = gradients.mean[i], gradients.rstd[i]
+                total, statistics = _backward_statistics(row, *selected, mean, rstd)
+                given = row, dy, selected, rows, i, statistics, parameters
+                add_row(*given, totals, p * of_part, sums)
+                means = _means_of(total, sums, rstd, scaling, through)
+                state = store_row(*given, means, (dx, buffer, state, combines))
+        writer.finish(dx, buffer, state, combines)
 
     return make_grouped_kernel(f"weighted.row_backward.{formula.name}.{np.dtype(dtype)}", kernel)
