@@ -376,3 +376,38 @@ def test_threads_change_no_byte(rng, norm, shape, parallel_at_small_sizes):
     np.testing.assert_array_equal(y, serial)
     for mine, theirs in zip(gradients, of_serial, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+# Arrays of other kinds
+
+
+def test_arrays_of_other_libraries(rng):
+    strict = pytest.importorskip("array_api_strict")
+    x, keep, weights = with_gaps(rng, (6, 4, 3)), rng.random((6, 4, 3)) < 0.8, rng.random(6)
+    labels = np.array([0, 1, 0, 1, 1, 0])
+    own, mask = strict.asarray(x), strict.asarray(keep)
+    for name, options in (
+        ("layer_norm_forward", {"where": mask, "nan_policy": "omit"}),
+        ("batch_norm_forward", {"weights": strict.asarray(weights), "nan_policy": "omit"}),
+        ("batch_norm_forward", {"channel_axis": (1, 2), "where": mask}),
+        ("batch_norm_forward", {"groups": labels, "nan_policy": "omit"}),
+        ("batch_moments", {"weights": strict.asarray(weights), "nan_policy": "omit"}),
+        ("batch_moments", {"channel_axis": (1, 2), "nan_policy": "omit"}),
+    ):
+        function = getattr(numnorm, name)
+        plain = {k: np.asarray(v) if isinstance(v, type(own)) else v for k, v in options.items()}
+        for got, expected in zip(function(own, **options), function(x, **plain), strict=True):
+            assert type(got) is type(own)
+            np.testing.assert_array_equal(np.from_dlpack(got), expected)
+    moments = numnorm.batch_moments(own, nan_policy="omit")
+    total = moments.merge(moments)
+    assert {type(a) for a in (*total, total.variance(), total.std(1))} == {type(own)}
+
+
+def test_lazy_arrays_are_refused():
+    lazy = pytest.importorskip("dask.array").ones((4, 4))
+    for function in (numnorm.layer_norm, numnorm.batch_norm, numnorm.batch_moments):
+        with pytest.raises(NotImplementedError, match="^where is not there for lazy arrays yet"):
+            function(lazy, where=True)
+    with pytest.raises(NotImplementedError, match="^where is not there for lazy arrays yet"):
+        numnorm.layer_norm(np.ones((4, 4)), where=lazy > 0)
