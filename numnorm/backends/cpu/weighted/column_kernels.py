@@ -1,8 +1,7 @@
 """The kernels of the norms with statistics of each channel, with weights.
 
 An array of channels is ``(outer, channels, inner)``. The loops take a unit at a time: up to `LANES`
-neighbours of an entry, of as many channels if `inner` is 1, and else of one channel. A unit goes
-through all entries of a part with its sums or coefficients on the stack.
+neighbours of an entry, of as many channels if `inner` is 1, and else of one channel.
 """
 
 from collections.abc import Callable
@@ -25,6 +24,11 @@ from numnorm.backends.cpu.weighted.loops import (
     total_of,
 )
 from numnorm.backends.cpu.weighted.writer import gradient_uses_write_combining, make_writer
+
+# Sums of this many entries are added up first: long sums would lose digits.
+_ROWS = 64
+# The pivot of a channel is the mean of this many values.
+_OF_PIVOT = 16
 
 
 class Columns(NamedTuple):
@@ -103,7 +107,7 @@ def _add_gradients(x, dy, keep, weights, omit, pivot, sums):
 
 
 def _make_sums(name: str, add: Callable[..., None]) -> Kernel:
-    """Return the kernel that stores four sums of each channel and part, ``(4, parts, channels)``.
+    """Return the kernel that stores four sums of each channel and part, ``(parts, 4, channels)``.
 
     The sums are zeros at first.
     """
@@ -119,23 +123,24 @@ def _make_sums(name: str, add: Callable[..., None]) -> Kernel:
         first: int,
         last: int,
     ) -> None:
-        channels, width = columns.channels, columns.channels * columns.inner
+        width, of_part = columns.channels * columns.inner, table.size // parts
         sums, pivot = (scratch(), scratch(), scratch(), scratch()), scratch()
         for p in range(first, last):
-            for u in range(_units(columns)):
-                start, n, channel = _unit_of(columns, u)
-                _spread(pivots, columns, channel, n, pivot)
-                for lanes in sums:
-                    clear(lanes)
-                for i in range(p * columns.outer // parts, (p + 1) * columns.outer // parts):
-                    keep, weights, omit = of_row(selection, i, width)
-                    values, grad = window(x, i * width + start, n), window(dy, i * width + start, n)
-                    kept, weight = window(keep, start, n), window(weights, start, n)
-                    add(values, grad, kept, weight, omit, pivot, sums)
-                at = p * channels
-                for lanes in sums:
-                    _flush(lanes, columns, channel, n, window(table, at, channels))
-                    at += parts * channels
+            stop, own = (p + 1) * columns.outer // parts, window(table, p * of_part, of_part)
+            for i in range(p * columns.outer // parts, stop, _ROWS):
+                for u in range(_units(columns)):
+                    start, n, channel = _unit_of(columns, u)
+                    _spread(pivots, columns, channel, n, pivot)
+                    for lanes in sums:
+                        clear(lanes)
+                    for j in range(i, min(i + _ROWS, stop)):
+                        at, (keep, weights, omit) = j * width + start, of_row(selection, j, width)
+                        given = window(x, at, n), window(dy, at, n), window(keep, start, n)
+                        add(*given, window(weights, start, n), omit, pivot, sums)
+                    at = 0
+                    for lanes in sums:
+                        _flush(lanes, columns, channel, n, window(own, at, columns.channels))
+                        at += columns.channels
 
     return make_grouped_kernel(name, kernel)
 
@@ -151,12 +156,13 @@ def make_gradient_sums(dtype: str) -> Kernel:
 
 
 def make_pivots() -> Function:
-    """Return the kernel that stores the first value that counts of each channel.
+    """Return the kernel that finds the first value of each channel that counts.
 
-    A channel of which nothing is left keeps its pivot.
+    `further` gets the sum of the distances of the next values from it, and `found` the number of
+    values, at most 16. All are zeros at first.
     """
 
-    def kernel(x, keep, keep_step, weights, weight_step, omit, shape, pivots, found):
+    def kernel(x, keep, keep_step, weights, weight_step, omit, shape, pivots, further, found):
         outer, channels, inner = shape
         left, width = channels, channels * inner
         for i in range(outer):
@@ -166,9 +172,11 @@ def make_pivots() -> Function:
                 c = j // inner
                 value = np.float64(x[i * width + j])
                 kept = is_kept(value, keep[i * keep_step + j], omit)
-                if found[c] == 0 and kept and weights[i * weight_step + j] > 0.0:
-                    pivots[c], found[c] = value, 1
-                    left -= 1
+                if found[c] < _OF_PIVOT and kept and weights[i * weight_step + j] > 0.0:
+                    pivots[c] = value if found[c] == 0 else pivots[c]
+                    further[c] += value - pivots[c]
+                    found[c] += 1
+                    left -= 1 if found[c] == _OF_PIVOT else 0
 
     return make_function("weighted.pivots", kernel)
 

@@ -83,11 +83,12 @@ def weighted_moments(weighting: Weighting, x: Array, layout: ColumnLayout) -> Co
     dtype = element_type_of(x.dtype).compute_dtype
     source = _source(weighting, x, layout, dtype)
     channels, columns = layout.channels, source.columns
-    pivots, found = np.zeros(channels), np.zeros(channels, np.int64)
+    pivots, further, found = np.zeros(channels), np.zeros(channels), np.zeros(channels, np.int64)
     keep, keep_step, weights, weight_step, omit = source.selection
     steps = keep, keep_step, weights, weight_step, omit, tuple(columns)
     if x.size:
-        _pivots()(source.array.reshape(-1), *steps, pivots, found)
+        _pivots()(source.array.reshape(-1), *steps, pivots, further, found)
+        pivots = pivots + further / np.maximum(found, 1)
     total, first, m2 = _around(source, pivots)
     divisor = np.where(total > 0.0, total, 1.0)
     with np.errstate(all="ignore"):
@@ -112,10 +113,10 @@ def _around(source: _Source, pivots: Array) -> tuple[Array, Array, Array]:
 def _sums(kernel: Kernel, source: _Source, dy: Array, pivots: Array) -> Array:
     outer, channels, inner = source.columns
     parts = summed_parts(outer, channels * inner, 4 * channels)
-    table = np.zeros((4, parts, channels))
+    table = np.zeros((parts, 4, channels))
     arguments = dy.reshape(-1), source.selection, source.columns, pivots, table.reshape(-1)
     source.run(kernel, arguments, parts, 1 if dy is source.array else 2)
-    total: Array = table.sum(1)
+    total: Array = table.sum(0)
     return total
 
 
