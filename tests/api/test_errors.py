@@ -419,7 +419,7 @@ OPTIONS = [
 
 
 def group_option_cases():
-    for function in takes("groups"):
+    for function in (f for f in takes("groups") if NORM_OF[f] == "group_norm"):
         for value, message in [
             (0, "groups must be at least 1, got 0"),
             (-2, "groups must be at least 1, got -2"),
