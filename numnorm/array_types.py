@@ -4,7 +4,7 @@ A float array of NumPy comes back with its own type. For everything else the res
 it lies, and so its type, is known only when the code runs.
 """
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 import numpy as np
 
@@ -65,3 +65,30 @@ CellNorm = Literal["layer", "rms", "ada"]
 LSTMNorm = Literal["layer", "rms", "ada", "batch"]
 LSTMVariant = Literal["paper", "normalized_cell", "per_gate", "cell_only"]
 Nonlinearity = Literal["tanh", "relu"]
+NanPolicy = Literal["propagate", "omit", "raise"]
+
+
+class Counting(TypedDict, total=False):
+    """Keywords that say which elements of x count in its statistics, and how much."""
+
+    where: "ArrayLike | bool | None"
+    weights: "ArrayLike | float | None"
+    nan_policy: "NanPolicy"
+
+
+class Filling(Counting, total=False):
+    """The same, and the result of elements that do not count."""
+
+    fill: "float | None"
+
+
+class Grouping(Counting, total=False):
+    """The same as `Counting`, and the labels of samples with statistics of their own."""
+
+    groups: "ArrayLike | None"
+
+
+class GroupFilling(Filling, total=False):
+    """The same as `Filling`, and the labels of samples with statistics of their own."""
+
+    groups: "ArrayLike | None"

@@ -1,11 +1,14 @@
 """Keywords of other libraries: the error that gives the name to use here.
 
-A public function takes them as ``**others``, which its signature does not show.
+A public function takes them as ``**others``. Its signature shows only those that it has: keywords
+which a plain call would pay for, if they were parameters.
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+from numnorm import array_types
 
 # What other libraries, from PyTorch and Keras to torchaudio and braindecode, call an argument: its
 # names here.
@@ -31,19 +34,35 @@ _NAMES = {
     ("min_cmn_window", "min_periods"): ("min_window",),
     ("factor_new",): ("alpha",),
     ("init_block_size",): ("initial",),
+    ("mask",): ("where",),
+    ("sample_weight", "fweights", "aweights"): ("weights",),
 }
 _OWN_NAMES = {other: own for others, own in _NAMES.items() for other in others}
 # A step of a stream has no such options.
 _LOOKING_AHEAD = ("center", "min_window", "initial")
-_MISSING_VALUES = ("nan_policy", "where", "mask", "sample_weight")
+_DEFAULTS = dict.fromkeys(["where", "weights", "fill", "groups"]) | {"nan_policy": "propagate"}
 
 
 def hide_others(functions: Iterable[Callable[..., Any]]) -> None:
-    """Leave ``**others`` out of the signatures that `help` and `inspect` show."""
+    """Show the keywords in ``**others`` that a function has, and no others, in its signature."""
     for function in functions:
         signature = inspect.signature(function)
-        shown = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        shown = []
+        for parameter in signature.parameters.values():
+            own = [parameter]
+            if parameter.kind is parameter.VAR_KEYWORD:
+                own = list(_keywords(parameter.annotation))
+            shown += own
         function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+
+
+def _keywords(annotation: str) -> Iterator[inspect.Parameter]:
+    """Yield the keywords of an annotation ``Unpack[...]`` of `**others` as parameters."""
+    kind = getattr(array_types, annotation.removeprefix("Unpack[").removesuffix("]"), None)
+    for name, of_value in inspect.get_annotations(kind).items() if kind else ():
+        only = inspect.Parameter.KEYWORD_ONLY
+        text = of_value.__forward_arg__
+        yield inspect.Parameter(name, only, default=_DEFAULTS[name], annotation=text)
 
 
 def unexpected(function: Callable[..., Any], others: dict[str, Any]) -> TypeError:
@@ -55,6 +74,4 @@ def unexpected(function: Callable[..., Any], others: dict[str, Any]) -> TypeErro
         return TypeError(f"{text}: use {own[0]}")
     if function.__name__.endswith("_step") and keyword in _LOOKING_AHEAD:
         return TypeError(f"{text}: it would need steps that are still to come")
-    if keyword in _MISSING_VALUES:
-        return TypeError(f"{text}: leave out what is missing before the call")
     return TypeError(text)

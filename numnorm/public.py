@@ -14,7 +14,7 @@ from numnorm.norms.exponential import (
 from numnorm.norms.group import group_norm, group_norm_backward, group_norm_forward
 from numnorm.norms.instance import instance_norm, instance_norm_backward, instance_norm_forward
 from numnorm.norms.layer import layer_norm, layer_norm_backward, layer_norm_forward
-from numnorm.norms.moments import Moments, batch_moments, stream_step
+from numnorm.norms.moments import GroupMoments, Moments, batch_moments, stream_step
 from numnorm.norms.moving import (
     moving_norm,
     moving_norm_backward,
@@ -38,6 +38,7 @@ from numnorm.threads import num_threads
 __all__ = [
     "ExponentialState",
     "Gradients",
+    "GroupMoments",
     "Moments",
     "MovingState",
     "Normalized",

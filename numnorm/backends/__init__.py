@@ -17,6 +17,7 @@ import numnorm.backends.forking  # registers its fork handlers
 import numnorm.backends.sources  # noqa: F401  # records the sources' modification times
 from numnorm.array_likes import as_plain_array, is_masked, is_on_device
 from numnorm.backends.contract.backend import Backend
+from numnorm.backends.contract.weighting import WeightedInput
 from numnorm.host_libraries import plain_view, results_like
 
 
@@ -50,6 +51,10 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
 
 def _of_another_type(name: str, value: Any) -> tuple[Any, Any]:
     """Return the backend of a value that may lie on a device, and an array for it."""
+    if isinstance(value, WeightedInput):
+        backend, array = backend_for(value.x, name)
+        weighted = importlib.import_module("numnorm.backends.weighted")
+        return weighted.with_weighting(backend, value.weighting), array
     array = plain_view(value)
     if array is None:
         if is_on_device(value):

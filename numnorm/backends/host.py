@@ -23,15 +23,17 @@ _OF_CALLER = _STATISTICS | {
 class HostBackend:
     """The functions of the CPU backend; `result` turns their NumPy arrays into the caller's kind.
 
+    `inner` has the functions: the CPU backend itself, or one with weights.
+
     As in the CPU backend, x and all arrays in a private format are NumPy arrays.
     """
 
-    def __init__(self, result: Callable[[Any], Any]) -> None:
-        self.result = result
+    def __init__(self, result: Callable[[Any], Any], inner: Any = cpu) -> None:
+        self.result, self.inner = result, inner
         self.statistic = statistics_like(result)
 
     def __getattr__(self, name: str) -> Any:
-        function = getattr(cpu, name)
+        function = getattr(self.inner, name)
         if name not in _OF_CALLER:
             return function
         make = self.statistic if name in _STATISTICS else self.result
@@ -52,7 +54,7 @@ class HostBackend:
         if norm.parameters:
             gamma, beta = _plain(norm.names.gamma, gamma), _plain("beta", beta)
         target = writable_view("out", out)
-        y, *saved = cpu.row_forward(norm, x, gamma, beta, layout, scaling, target, save)
+        y, *saved = self.inner.row_forward(norm, x, gamma, beta, layout, scaling, target, save)
         mean, rstd = _made(self.statistic, saved) if save else (None, None)
         return self._in_out(y, out), mean, rstd
 
@@ -75,7 +77,7 @@ class HostBackend:
         given = _plain(names.dy, dy), x, _plain("mean", mean), _plain(names.rstd, rstd)
         gamma = _plain(names.gamma, gamma) if norm.parameters else gamma
         options = layout, scaling, detached, target
-        dx, *gradients = cpu.row_backward(norm, *given, gamma, beta, *options)
+        dx, *gradients = self.inner.row_backward(norm, *given, gamma, beta, *options)
         return self._in_out(dx, out), *_made(self.result, gradients)
 
     def column_forward(
@@ -93,7 +95,7 @@ class HostBackend:
         """Return x normalized with the given statistics of each channel, and rstd."""
         weights = _plain("gamma", gamma), _plain("beta", beta)
         target = writable_view("out", out)
-        y, rstd = cpu.column_forward(x, mean, m2, divisor, eps, *weights, layout, target)
+        y, rstd = self.inner.column_forward(x, mean, m2, divisor, eps, *weights, layout, target)
         return self._in_out(y, out), rstd
 
     def column_backward(
@@ -111,7 +113,7 @@ class HostBackend:
         """Return dx, dgamma, dbeta."""
         target, weight = writable_view("out", out), _plain("gamma", gamma)
         given = _plain("dy", dy), x, _plain("mean", mean), _plain("rstd", rstd)
-        dx, *gradients = cpu.column_backward(*given, weight, layout, detached, target, sums)
+        dx, *gradients = self.inner.column_backward(*given, weight, layout, detached, target, sums)
         return self._in_out(dx, out), *_made(self.result, gradients)
 
     def moving_forward(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Never
+from typing import Any, Unpack
 
 from numnorm.arguments import Axis, check_choice, check_eps, check_flag, check_number
-from numnorm.array_types import Array, ArrayLike, EpsIn, Input
+from numnorm.array_types import Array, ArrayLike, Counting, EpsIn, Filling, Input
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling, scaling_by
-from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.results import Normalized
 from numnorm.norms.standard import check_ddof
+from numnorm.norms.weighted import with_weights
 
 
 def adaptive(xhat: Any, scale: Any, k: Any) -> Any:
@@ -57,7 +57,7 @@ def ada_norm(
     eps_in: EpsIn = "variance",
     ddof: int = 0,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Filling],
 ) -> Array:
     r"""Normalize over the given axes, then scale each value by a factor that depends on it.
 
@@ -84,6 +84,15 @@ def ada_norm(
         is ``ddof=1, eps_in="std"``.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
+    where : array_like of bool, optional
+        Which elements count; it broadcasts against x. The others get `fill`, whatever they are.
+    weights : array_like, optional
+        How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on, of the
+        shape of the normalized axes, or broadcasting against x.
+    nan_policy : {"propagate", "omit", "raise"}
+        What to do with NaN: make its row NaN, leave it out as `where` does, or raise an error.
+    fill : float, optional
+        The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
 
     Returns
     -------
@@ -106,7 +115,7 @@ def ada_norm(
     array([[-1.1,  0.9]])
     """
     if others:
-        raise unexpected(ada_norm, others)
+        return with_weights(ada_norm, locals())
     if "dask" in modules and any_lazy(x):
         return lazy_twin("ada_norm")(x, axis, scale, k, eps, eps_in, ddof, out)
     return _forward(x, axis, scale, k, eps, eps_in, ddof, out, False)[0]
@@ -122,13 +131,13 @@ def ada_norm_forward(
     eps_in: EpsIn = "variance",
     ddof: int = 0,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Filling],
 ) -> Normalized[Array]:
     """Return `ada_norm` together with the statistics that its backward pass needs.
 
     Parameters
     ----------
-    x, axis, scale, k, eps, eps_in, ddof, out
+    x, axis, scale, k, eps, eps_in, ddof, out, where, weights, nan_policy, fill
         As for `ada_norm`.
 
     Returns
@@ -143,7 +152,7 @@ def ada_norm_forward(
     Normalized(y=array([[-1.1,  0.9]]), mean=array([2.]), rstd=array([1.]))
     """
     if others:
-        raise unexpected(ada_norm_forward, others)
+        return with_weights(ada_norm_forward, locals())
     if "dask" in modules and any_lazy(x):
         return lazy_twin("ada_norm_forward")(x, axis, scale, k, eps, eps_in, ddof, out)
     return Normalized(*_forward(x, axis, scale, k, eps, eps_in, ddof, out, True))
@@ -173,7 +182,7 @@ def ada_norm_backward(
     ddof: int = 0,
     detach_factor: bool = True,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Counting],
 ) -> Array:
     r"""Return the gradient of `ada_norm` with respect to x.
 
@@ -197,6 +206,8 @@ def ada_norm_backward(
         False differentiates the factor, too: :math:`g = C (1 - 2 k y) \, dz`.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
+    where, weights, nan_policy
+        As in the forward pass.
 
     Returns
     -------
@@ -217,7 +228,7 @@ def ada_norm_backward(
     array([[ 0.2536, -0.3804,  0.1268]])
     """
     if others:
-        raise unexpected(ada_norm_backward, others)
+        return with_weights(ada_norm_backward, locals())
     if "dask" in modules and any_lazy(dy, x, mean, rstd):
         options = axis, scale, k, eps, eps_in, ddof, detach_factor, out
         return lazy_twin("ada_norm_backward")(dy, x, mean, rstd, *options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from sys import modules
-from typing import Any, Literal, Never
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
@@ -18,15 +18,15 @@ from numnorm.arguments import (
     check_number,
     result_dtype,
 )
-from numnorm.array_types import Array, ArrayLike, Convention, Input
+from numnorm.array_types import Array, ArrayLike, Convention, GroupFilling, Grouping, Input
 from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.backend import ColumnBackend
 from numnorm.backends.contract.norms import Detached
-from numnorm.keywords import unexpected
 from numnorm.layouts import ColumnLayout, column_layout
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.channel_axes import channel_axes
 from numnorm.norms.results import Gradients, Normalized
+from numnorm.norms.weighted import with_weights
 
 # In PyTorch momentum is the weight of the new batch and the running variance is unbiased; in
 # Keras, Flax and ONNX momentum is the weight of the old statistics and the variance is biased.
@@ -51,7 +51,7 @@ def batch_norm(
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[GroupFilling],
 ) -> Array:
     r"""Normalize each channel over the batch and all spatial axes, then scale and shift it.
 
@@ -93,6 +93,19 @@ def batch_norm(
         Added to the variance. With 0, a constant channel is normalized to 0.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
+    where : array_like of bool, optional
+        Which elements count; it broadcasts against x. The others get `fill`, whatever they are.
+    weights : array_like, optional
+        How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on, one for
+        each sample, of shape ``(N,)``, or broadcasting against x.
+    nan_policy : {"propagate", "omit", "raise"}
+        What to do with NaN: make its channel NaN, leave it out as `where` does, or raise an error.
+    fill : float, optional
+        The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
+    groups : array_like, optional
+        A label for each sample, of shape ``(N,)``: a speaker, a session. Samples are normalized by
+        the statistics of their label, `mean` and `rstd` have a first axis of labels in sorted
+        order, and there are no running statistics.
 
     Returns
     -------
@@ -136,7 +149,7 @@ def batch_norm(
     (array([0.2, 2. ]), array([ 1.1, 20.9]))
     """
     if others:
-        raise unexpected(batch_norm, others)
+        return with_weights(batch_norm, locals())
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
     given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
     if "dask" in modules and any_lazy(x, gamma, beta, *running):
@@ -159,14 +172,14 @@ def batch_norm_forward(
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[GroupFilling],
 ) -> Normalized[Array]:
     """Return `batch_norm` together with the statistics that its backward pass needs.
 
     Parameters
     ----------
     x, gamma, beta, channel_axis, running_mean, running_var, training, momentum, batches, \
-convention, unbiased, eps, out
+convention, unbiased, eps, out, where, weights, nan_policy, fill, groups
         As for `batch_norm`.
 
     Returns
@@ -181,7 +194,7 @@ convention, unbiased, eps, out
     array([2.])
     """
     if others:
-        raise unexpected(batch_norm_forward, others)
+        return with_weights(batch_norm_forward, locals())
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
     given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
     if "dask" in modules and any_lazy(x, gamma, beta, *running):
@@ -241,7 +254,7 @@ def batch_norm_backward(
     channel_axis: Axis = 1,
     training: bool = True,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Grouping],
 ) -> Gradients[Array]:
     r"""Return the gradients of `batch_norm`.
 
@@ -269,6 +282,8 @@ def batch_norm_backward(
         As in the forward pass.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
+    where, weights, nan_policy, groups
+        As in the forward pass.
 
     Returns
     -------
@@ -290,7 +305,7 @@ def batch_norm_backward(
     (array([ 0.2291, -0.3436,  0.1145]), array([1.]))
     """
     if others:
-        raise unexpected(batch_norm_backward, others)
+        return with_weights(batch_norm_backward, locals())
     if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma):
         given = dy, x, mean, rstd, gamma, channel_axis, training, out
         return lazy_twin("batch_norm_backward")(*given)

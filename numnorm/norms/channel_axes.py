@@ -8,6 +8,7 @@ import numpy as np
 from numnorm.arguments import Shape, check_shape
 from numnorm.array_likes import as_plain_array, check_writable, is_on_device, writable_view
 from numnorm.backends import backend_for
+from numnorm.backends.contract.weighting import WeightedInput
 from numnorm.host_libraries import results_like, statistics_like
 from numnorm.layouts import normalized_axes
 
@@ -53,6 +54,7 @@ class ChannelAxes:
     def __init__(self, x: Any, channel_axis: Any) -> None:
         if is_on_device(x):
             raise TypeError("channel_axis must be one int for arrays on a device: reshape them")
+        self.backend: Any
         self.backend, array = backend_for(x, "x")
         self._result = results_like(x) or _same
         axes = normalized_axes(channel_axis, array.ndim, "channel_axis")
@@ -61,6 +63,9 @@ class ChannelAxes:
         self.shape: Shape = tuple(array.shape[a] for a in axes)
         self._merged, self.axis = merged_shape(array.shape, axes)
         self.x = self.fold("x", array)
+        if isinstance(x, WeightedInput):
+            self._result = results_like(x.x) or _same
+            self.x = x.folded(self.x, self.fold)
 
     def fold(self, name: str, value: Any) -> Any:
         """Return an array of the shape of x with one axis of channels."""

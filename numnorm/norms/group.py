@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Never
+from typing import Any, Unpack
 
 from numnorm.arguments import check_eps
-from numnorm.array_types import Array, ArrayLike, Input
+from numnorm.array_types import Array, ArrayLike, Counting, Filling, Input
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Norm, scaling_by
-from numnorm.keywords import unexpected
 from numnorm.layouts import group_layout
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.results import Gradients, Normalized
+from numnorm.norms.weighted import with_weights
 
 GROUP = Norm(AFFINE, parameters=2)
 
@@ -27,7 +27,7 @@ def group_norm(
     channel_axis: int = 1,
     eps: float = 1e-5,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Filling],
 ) -> Array:
     r"""Normalize each sample over groups of channels, then scale and shift each channel.
 
@@ -53,6 +53,15 @@ def group_norm(
         Added to the variance. With 0, a constant group is normalized to 0.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
+    where : array_like of bool, optional
+        Which elements count; it broadcasts against x. The others get `fill`, whatever they are.
+    weights : array_like, optional
+        How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on. They
+        broadcast against x.
+    nan_policy : {"propagate", "omit", "raise"}
+        What to do with NaN: make its group NaN, leave it out as `where` does, or raise an error.
+    fill : float, optional
+        The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
 
     Returns
     -------
@@ -75,7 +84,7 @@ def group_norm(
     array([[-1.,  1., -1.,  1.]])
     """
     if others:
-        raise unexpected(group_norm, others)
+        return with_weights(group_norm, locals())
     if "dask" in modules and any_lazy(x, gamma, beta):
         options = {"groups": groups, "channel_axis": channel_axis, "eps": eps, "out": out}
         return lazy_twin("group_norm")(x, gamma, beta, **options)
@@ -94,13 +103,13 @@ def group_norm_forward(
     channel_axis: int = 1,
     eps: float = 1e-5,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Filling],
 ) -> Normalized[Array]:
     """Return `group_norm` together with the statistics that its backward pass needs.
 
     Parameters
     ----------
-    x, gamma, beta, groups, channel_axis, eps, out
+    x, gamma, beta, groups, channel_axis, eps, out, where, weights, nan_policy, fill
         As for `group_norm`.
 
     Returns
@@ -115,7 +124,7 @@ def group_norm_forward(
     array([[ 2., 20.]])
     """
     if others:
-        raise unexpected(group_norm_forward, others)
+        return with_weights(group_norm_forward, locals())
     if "dask" in modules and any_lazy(x, gamma, beta):
         options = {"groups": groups, "channel_axis": channel_axis, "eps": eps, "out": out}
         return lazy_twin("group_norm_forward")(x, gamma, beta, **options)
@@ -135,7 +144,7 @@ def group_norm_backward(
     groups: int,
     channel_axis: int = 1,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Counting],
 ) -> Gradients[Array]:
     r"""Return the gradients of `group_norm`.
 
@@ -156,6 +165,8 @@ def group_norm_backward(
         As in the forward pass.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
+    where, weights, nan_policy
+        As in the forward pass.
 
     Returns
     -------
@@ -176,7 +187,7 @@ def group_norm_backward(
     array([1., 0., 0., 2.])
     """
     if others:
-        raise unexpected(group_norm_backward, others)
+        return with_weights(group_norm_backward, locals())
     if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma):
         options = {"groups": groups, "channel_axis": channel_axis, "out": out}
         return lazy_twin("group_norm_backward")(dy, x, mean, rstd, gamma, **options)

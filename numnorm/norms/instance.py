@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Literal, Never
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
 from numnorm.arguments import check_eps, check_flag
-from numnorm.array_types import Array, ArrayLike, Convention, Input
+from numnorm.array_types import Array, ArrayLike, Convention, Counting, Filling, Input
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Scaling, scaling_by
-from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, column_layout, instance_layout
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
+from numnorm.norms.weighted import with_weights
 
 _TORCH = "torch"  # the default, the same object in every call
 
@@ -36,7 +36,7 @@ def instance_norm(
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Filling],
 ) -> Array:
     r"""Normalize each channel of each sample over space, then scale and shift each channel.
 
@@ -69,6 +69,15 @@ def instance_norm(
         Added to the variance. With 0, a constant channel is normalized to 0.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
+    where : array_like of bool, optional
+        Which elements count; it broadcasts against x. The others get `fill`, whatever they are.
+    weights : array_like, optional
+        How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on. They
+        broadcast against x.
+    nan_policy : {"propagate", "omit", "raise"}
+        What to do with NaN: make its channel NaN, leave it out as `where` does, or raise an error.
+    fill : float, optional
+        The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
 
     Returns
     -------
@@ -93,7 +102,7 @@ def instance_norm(
             [-1.,  1.]]])
     """
     if others:
-        raise unexpected(instance_norm, others)
+        return with_weights(instance_norm, locals())
     if "dask" in modules and any_lazy(x, gamma, beta, running_mean, running_var):
         running, momentums = (running_mean, running_var), (momentum, batches, convention)
         given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
@@ -125,14 +134,14 @@ def instance_norm_forward(
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Filling],
 ) -> Normalized[Array]:
     """Return `instance_norm` together with the statistics that its backward pass needs.
 
     Parameters
     ----------
     x, gamma, beta, channel_axis, running_mean, running_var, training, momentum, batches, \
-convention, unbiased, eps, out
+convention, unbiased, eps, out, where, weights, nan_policy, fill
         As for `instance_norm`.
 
     Returns
@@ -147,7 +156,7 @@ convention, unbiased, eps, out
     array([[ 2., 20.]])
     """
     if others:
-        raise unexpected(instance_norm_forward, others)
+        return with_weights(instance_norm_forward, locals())
     if "dask" in modules and any_lazy(x, gamma, beta, running_mean, running_var):
         running, momentums = (running_mean, running_var), (momentum, batches, convention)
         given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
@@ -221,7 +230,7 @@ def instance_norm_backward(
     channel_axis: int = 1,
     training: bool = True,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Counting],
 ) -> Gradients[Array]:
     r"""Return the gradients of `instance_norm`.
 
@@ -244,6 +253,8 @@ def instance_norm_backward(
         As in the forward pass. In inference the statistics are constants.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
+    where, weights, nan_policy
+        As in the forward pass.
 
     Returns
     -------
@@ -264,7 +275,7 @@ def instance_norm_backward(
     array([1., 2.])
     """
     if others:
-        raise unexpected(instance_norm_backward, others)
+        return with_weights(instance_norm_backward, locals())
     if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma):
         given = dy, x, mean, rstd, gamma, channel_axis, training, out
         return lazy_twin("instance_norm_backward")(*given)

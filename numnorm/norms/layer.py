@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Never
+from typing import Any, Unpack
 
 from numnorm.arguments import Axis, check_choice
-from numnorm.array_types import Array, ArrayLike, Detach, Input
+from numnorm.array_types import Array, ArrayLike, Counting, Detach, Filling, Input
 from numnorm.backends.contract.norms import Detached, Norm
-from numnorm.keywords import unexpected
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.resolve_axis import resolve_axis
 from numnorm.norms.results import Gradients, Normalized
+from numnorm.norms.weighted import with_weights
 
 LAYER = Norm(AFFINE, parameters=2)
 
@@ -38,7 +38,7 @@ def layer_norm(
     axis: Axis = -1,
     eps: float = 1e-5,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Filling],
 ) -> Array:
     r"""Normalize to mean 0 and variance 1 over the given axes, then scale and shift.
 
@@ -65,6 +65,15 @@ def layer_norm(
         constant row is normalized to 0.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
+    where : array_like of bool, optional
+        Which elements count; it broadcasts against x. The others get `fill`, whatever they are.
+    weights : array_like, optional
+        How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on, of the
+        shape of the normalized axes, or broadcasting against x.
+    nan_policy : {"propagate", "omit", "raise"}
+        What to do with NaN: make its row NaN, leave it out as `where` does, or raise an error.
+    fill : float, optional
+        The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
 
     Returns
     -------
@@ -98,9 +107,12 @@ def layer_norm(
     >>> numnorm.layer_norm(x, eps=0).round(4)
     array([[-1.2247,  0.    ,  1.2247],
            [-0.7071, -0.7071,  1.4142]])
+    >>> numnorm.layer_norm(x, eps=0, where=[False, True, True])
+    array([[ 0., -1.,  1.],
+           [ 0., -1.,  1.]])
     """
     if others:
-        raise unexpected(layer_norm, others)
+        return with_weights(layer_norm, locals())
     if "dask" in modules and any_lazy(x, gamma, beta):
         return lazy_twin("layer_norm")(x, gamma, beta, axis=axis, eps=eps, out=out)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
@@ -115,13 +127,13 @@ def layer_norm_forward(
     axis: Axis = -1,
     eps: float = 1e-5,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Filling],
 ) -> Normalized[Array]:
     """Return `layer_norm` together with the statistics that its backward pass needs.
 
     Parameters
     ----------
-    x, gamma, beta, axis, eps, out
+    x, gamma, beta, axis, eps, out, where, weights, nan_policy, fill
         As for `layer_norm`.
 
     Returns
@@ -136,7 +148,7 @@ def layer_norm_forward(
     Normalized(y=array([[-1.,  1.]]), mean=array([2.]), rstd=array([1.]))
     """
     if others:
-        raise unexpected(layer_norm_forward, others)
+        return with_weights(layer_norm_forward, locals())
     if "dask" in modules and any_lazy(x, gamma, beta):
         return lazy_twin("layer_norm_forward")(x, gamma, beta, axis=axis, eps=eps, out=out)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
@@ -153,7 +165,7 @@ def layer_norm_backward(
     axis: Axis = -1,
     detach: Detach | None = None,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Counting],
 ) -> Gradients[Array]:
     r"""Return the gradients of `layer_norm`.
 
@@ -182,6 +194,8 @@ def layer_norm_backward(
         The statistics that are constants for the gradient.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
+    where, weights, nan_policy
+        As in the forward pass.
 
     Returns
     -------
@@ -208,7 +222,7 @@ def layer_norm_backward(
     (array([[ 0.2291, -0.3436,  0.1145]]), array([1., 0., 0.]))
     """
     if others:
-        raise unexpected(layer_norm_backward, others)
+        return with_weights(layer_norm_backward, locals())
     if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma):
         given = dy, x, mean, rstd, gamma
         return lazy_twin("layer_norm_backward")(*given, axis=axis, detach=detach, out=out)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from sys import modules
-from typing import Any, NamedTuple, Never
+from typing import Any, NamedTuple, Unpack, overload
 
 import numpy as np
 
 from numnorm.arguments import Axis, check_integer, check_shape
 from numnorm.array_likes import as_plain_array, is_on_device
-from numnorm.array_types import ArrayLike
+from numnorm.array_types import ArrayLike, Counting, Grouping
 from numnorm.backends import backend_for
-from numnorm.keywords import unexpected
 from numnorm.layouts import column_layout, normalized_axes
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.channel_axes import channel_axes, merged_shape
+from numnorm.norms.weighted import counted, with_weights
 
 
 class Moments(NamedTuple):
@@ -27,8 +27,9 @@ class Moments(NamedTuple):
 
     Attributes
     ----------
-    count : int
-        The number of values in each channel.
+    count : int or array of float64
+        The number of values in each channel; ``(C,)``, the sums of their weights, where some are
+        missing or have weights.
     mean : array of float64
         ``(C,)``, an array of the library of x (float32 for JAX without float64).
     m2 : array of float64
@@ -50,7 +51,7 @@ class Moments(NamedTuple):
     Moments(count=3, mean=array([3.]), m2=array([14.]), mean_lo=array([0.]))
     """
 
-    count: int  # type: ignore[assignment]  # a field may hide tuple's method
+    count: Any  # type: ignore[assignment]  # a field may hide tuple's method
     mean: Any
     m2: Any
     mean_lo: Any = None
@@ -78,7 +79,7 @@ class Moments(NamedTuple):
         if "dask" in modules and any_lazy(*self, *other):
             return lazy_twin("merge")(self, other)
         backend, mean = backend_for(self.mean, "mean")
-        if count == 0 or others == 0:
+        if not (has_counts(self) or has_counts(other)) and (count == 0 or others == 0):
             backend_for(other.mean, "other.mean")
             if is_on_device(other.mean) is not is_on_device(self.mean):
                 raise TypeError("other.mean must be where mean is, got one on a device and one not")
@@ -101,7 +102,8 @@ class Moments(NamedTuple):
         Raises
         ------
         ValueError
-            If the count is not greater than `ddof`.
+            If the count is not greater than `ddof`. Where each channel has a count, such a channel
+            gets NaN.
 
         Examples
         --------
@@ -127,7 +129,8 @@ class Moments(NamedTuple):
         Raises
         ------
         ValueError
-            If the count is not greater than `ddof`.
+            If the count is not greater than `ddof`. Where each channel has a count, such a channel
+            gets NaN.
 
         Examples
         --------
@@ -139,8 +142,13 @@ class Moments(NamedTuple):
 
     def _divided(self, method: str, ddof: Any) -> Any:
         """Return the variance of each channel, or its root."""
-        count, ddof = check_integer("count", self.count, 0), check_integer("ddof", ddof, 0)
-        if count <= ddof:
+        ddof = check_integer("ddof", ddof, 0)
+        if has_counts(self):
+            count = as_plain_array("count", self.count)
+            count = np.where(count > ddof, count, np.nan)
+        else:
+            count = check_integer("count", self.count, 0)
+        if np.any(count <= ddof):
             raise ValueError(f"ddof must be less than the count, {count}, got {ddof}")
         if "dask" in modules and any_lazy(self.m2):
             return lazy_twin("of_divisor")(method, self.m2, count, ddof)
@@ -149,9 +157,57 @@ class Moments(NamedTuple):
         return function(m2, count - ddof)
 
 
+class GroupMoments(NamedTuple):
+    """The labels of samples, sorted, and the moments of each.
+
+    Attributes
+    ----------
+    labels : numpy.ndarray
+        The labels, ``(G,)``.
+    moments : Moments
+        Its arrays have a first axis of labels: ``(G, C)``.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> speakers = numnorm.batch_moments([[1.0], [5.0], [3.0]], groups=["b", "a", "b"])
+    >>> speakers.labels, speakers.moments.mean
+    (array(['a', 'b'], dtype='<U1'), array([[5.],
+           [2.]]))
+    """
+
+    labels: Any
+    moments: Moments
+
+
+@overload
 def batch_moments(
-    x: ArrayLike, *, channel_axis: Axis = 1, after: Moments | None = None, **others: Never
-) -> Moments:
+    x: ArrayLike,
+    *,
+    channel_axis: Axis = ...,
+    after: Moments | None = ...,
+    **others: Unpack[Counting],
+) -> Moments: ...
+
+
+@overload
+def batch_moments(
+    x: ArrayLike,
+    *,
+    groups: ArrayLike,
+    channel_axis: Axis = ...,
+    after: GroupMoments | None = ...,
+    **others: Unpack[Counting],
+) -> GroupMoments: ...
+
+
+def batch_moments(
+    x: ArrayLike,
+    *,
+    channel_axis: Axis = 1,
+    after: Any = None,
+    **others: Unpack[Grouping],
+) -> Any:
     """Return the count, the mean and the squared deviations of each channel.
 
     Parameters
@@ -163,13 +219,22 @@ def batch_moments(
     channel_axis : int or tuple of int, default 1
         The axis of the channels; the statistics are taken over all other axes. With several axes,
         the moments have the shape of these axes; on a device there may be only one.
-    after : Moments, optional
+    after : Moments or GroupMoments, optional
         The moments of the previous chunks, to be merged in; on the device of x.
+    where : array_like of bool, optional
+        Which elements count; it broadcasts against x.
+    weights : array_like, optional
+        How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on, one for
+        each sample, of shape ``(N,)``, or broadcasting against x.
+    nan_policy : {"propagate", "omit", "raise"}
+        What to do with NaN: make its channel NaN, leave it out as `where` does, or raise an error.
+    groups : array_like, optional
+        A label for each sample, of shape ``(N,)``, which has moments of its own.
 
     Returns
     -------
-    Moments
-        The moments of x, or of all chunks up to x.
+    Moments or GroupMoments
+        The moments of x, or of all chunks up to x. With groups, those of each label.
 
     Raises
     ------
@@ -180,7 +245,8 @@ def batch_moments(
     -----
     The moments of blocks of a fixed size along the first axis are merged in order. So the result
     depends neither on the number of threads nor on the chunks, if the number of entries of each
-    chunk but the last is a multiple of `stream_step`.
+    chunk but the last is a multiple of `stream_step`. With missing values or weights the chunks
+    make a difference of rounding.
 
     Examples
     --------
@@ -192,7 +258,7 @@ def batch_moments(
     Moments(count=3, mean=array([3.]), m2=array([14.]), mean_lo=array([0.]))
     """
     if others:
-        raise unexpected(batch_moments, others)
+        return with_weights(batch_moments, locals())
     if "dask" in modules and any_lazy(x, *(after if isinstance(after, Moments) else ())):
         return lazy_twin("batch_moments")(x, channel_axis=channel_axis, after=after)
     axes = None if type(channel_axis) is int else channel_axes(x, channel_axis)
@@ -202,6 +268,8 @@ def batch_moments(
             after = _of_each(after, lambda name, a: as_plain_array(name, a).reshape(-1))
         moments = batch_moments(axes.x, channel_axis=axes.axis, after=after)
         return _of_each(moments, lambda _, array: axes.unflat(array))
+    if after is not None and isinstance(after, Moments) and has_counts(after):
+        x = counted(x)
     backend, x = backend_for(x, "x")
     layout = column_layout(x.shape, channel_axis)
     if after is not None:
@@ -211,17 +279,24 @@ def batch_moments(
 
 def _of_each(after: Moments, function: Callable[[str, Any], Any]) -> Moments:
     """Return moments with the function's result for the name and the array of each field."""
-    arrays = {field: getattr(after, field) for field in ("mean", "m2", "mean_lo")}
-    return after._replace(
-        **{f: function(f"after.{f}", a) for f, a in arrays.items() if a is not None}
-    )
+    arrays = after._asdict()
+    return after._replace(**{f: function(f"after.{f}", a) for f, a in arrays.items() if np.ndim(a)})
 
 
-def check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> int:
-    """Return the count as an int; raise if it or a shape is wrong."""
+def has_counts(moments: Moments) -> bool:
+    """Return whether each channel has a count of its own."""
+    return type(moments.count) is not int and np.ndim(moments.count) > 0
+
+
+def check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> Any:
+    """Return the count, an int unless it is an array; raise if it or a shape is wrong."""
     if not isinstance(value, Moments):
         raise TypeError(f"{name} must be Moments, got an object of type {type(value).__name__}")
-    count = check_integer(f"{name}.count", value.count, 0)
+    count = value.count
+    if has_counts(value):
+        check_shape(f"{name}.count", tuple(np.shape(count)), shape, meaning)
+    else:
+        count = check_integer(f"{name}.count", count, 0)
     for field in ("mean", "m2", "mean_lo"):
         array = getattr(value, field)
         if array is not None or field != "mean_lo":

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Never
+from typing import Any, Unpack
 
 from numnorm.arguments import Axis
-from numnorm.array_types import Array, ArrayLike, Input
+from numnorm.array_types import Array, ArrayLike, Counting, Filling, Input
 from numnorm.backends.contract.norms import Detached, Norm
-from numnorm.keywords import unexpected
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.affine import GAIN
 from numnorm.norms.resolve_axis import resolve_axis
 from numnorm.norms.results import RmsGradients, RmsNormalized
+from numnorm.norms.weighted import with_weights
 
 RMS = Norm(GAIN, parameters=1)
 
@@ -24,7 +24,7 @@ def rms_norm(
     axis: Axis = -1,
     eps: float = 1e-5,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Filling],
 ) -> Array:
     r"""Divide by the root mean square over the given axes, then scale.
 
@@ -45,6 +45,15 @@ def rms_norm(
         Added to the mean square. With 0, a row of zeros stays 0.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
+    where : array_like of bool, optional
+        Which elements count; it broadcasts against x. The others get `fill`, whatever they are.
+    weights : array_like, optional
+        How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on, of the
+        shape of the normalized axes, or broadcasting against x.
+    nan_policy : {"propagate", "omit", "raise"}
+        What to do with NaN: make its row NaN, leave it out as `where` does, or raise an error.
+    fill : float, optional
+        The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
 
     Returns
     -------
@@ -67,7 +76,7 @@ def rms_norm(
     array([[0.8485, 1.1314]])
     """
     if others:
-        raise unexpected(rms_norm, others)
+        return with_weights(rms_norm, locals())
     if "dask" in modules and any_lazy(x, gamma):
         return lazy_twin("rms_norm")(x, gamma, axis=axis, eps=eps, out=out)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
@@ -81,13 +90,13 @@ def rms_norm_forward(
     axis: Axis = -1,
     eps: float = 1e-5,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Filling],
 ) -> RmsNormalized[Array]:
     """Return `rms_norm` together with the statistic that its backward pass needs.
 
     Parameters
     ----------
-    x, gamma, axis, eps, out
+    x, gamma, axis, eps, out, where, weights, nan_policy, fill
         As for `rms_norm`.
 
     Returns
@@ -102,7 +111,7 @@ def rms_norm_forward(
     RmsNormalized(y=array([[1., 1.]]), rstd=array([0.5]))
     """
     if others:
-        raise unexpected(rms_norm_forward, others)
+        return with_weights(rms_norm_forward, locals())
     if "dask" in modules and any_lazy(x, gamma):
         return lazy_twin("rms_norm_forward")(x, gamma, axis=axis, eps=eps, out=out)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
@@ -118,7 +127,7 @@ def rms_norm_backward(
     *,
     axis: Axis = -1,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Counting],
 ) -> RmsGradients[Array]:
     r"""Return the gradients of `rms_norm`.
 
@@ -141,6 +150,8 @@ def rms_norm_backward(
         As in the forward pass.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
+    where, weights, nan_policy
+        As in the forward pass.
 
     Returns
     -------
@@ -161,7 +172,7 @@ def rms_norm_backward(
     (array([[ 0.181 , -0.1358]]), array([0.8485, 0.    ]))
     """
     if others:
-        raise unexpected(rms_norm_backward, others)
+        return with_weights(rms_norm_backward, locals())
     if "dask" in modules and any_lazy(dy, x, rstd, gamma):
         return lazy_twin("rms_norm_backward")(dy, x, rstd, gamma, axis=axis, out=out)
     backend, x, layout, scaling = resolve_axis(x, axis, 0.0)

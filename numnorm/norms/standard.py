@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Never
+from typing import Any, Unpack
 
 from numnorm.arguments import Axis, check_integer
-from numnorm.array_types import Array, Input
+from numnorm.array_types import Array, Filling, Input
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import scaling_by
-from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.layer import LAYER
+from numnorm.norms.weighted import with_weights
 
 
 def standard_normal_variate(
-    x: Input[Array], *, axis: Axis = -1, ddof: int = 0, out: Any = None, **others: Never
+    x: Input[Array], *, axis: Axis = -1, ddof: int = 0, out: Any = None, **others: Unpack[Filling]
 ) -> Array:
     r"""Normalize to mean 0 and standard deviation 1, however small the deviation is.
 
@@ -37,6 +37,15 @@ def standard_normal_variate(
         programs for spectra use 1.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
+    where : array_like of bool, optional
+        Which elements count; it broadcasts against x. The others get `fill`, whatever they are.
+    weights : array_like, optional
+        How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on, of the
+        shape of the normalized axes, or broadcasting against x.
+    nan_policy : {"propagate", "omit", "raise"}
+        What to do with NaN: make its row NaN, leave it out as `where` does, or raise an error.
+    fill : float, optional
+        The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
 
     Returns
     -------
@@ -54,8 +63,8 @@ def standard_normal_variate(
 
     Notes
     -----
-    As accurate as `layer_norm`, at any mean and scale. A NaN makes only its own row NaN. Missing
-    values are not left out.
+    As accurate as `layer_norm`, at any mean and scale. A NaN makes only its own row NaN, unless
+    `nan_policy` leaves it out.
 
     References
     ----------
@@ -64,13 +73,16 @@ def standard_normal_variate(
 
     Examples
     --------
+    >>> import numpy as np
     >>> import numnorm
     >>> numnorm.standard_normal_variate([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]], ddof=1)
     array([[-1.,  0.,  1.],
            [ 0.,  0.,  0.]])
+    >>> numnorm.standard_normal_variate([[1.0, np.nan, 3.0]], nan_policy="omit")
+    array([[-1., nan,  1.]])
     """
     if others:
-        raise unexpected(standard_normal_variate, others)
+        return with_weights(standard_normal_variate, locals())
     if "dask" in modules and any_lazy(x):
         return lazy_twin("standard_normal_variate")(x, axis=axis, ddof=ddof, out=out)
     backend, x = backend_for(x, "x")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Never
+from typing import Any, Unpack
 
 from numnorm.arguments import Axis
-from numnorm.array_types import Array, ArrayLike, Input
+from numnorm.array_types import Array, ArrayLike, Counting, Filling, Input
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Names, Norm, Scaling, scaling_by
-from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, vector_layout
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.affine import GAIN
 from numnorm.norms.results import WeightGradients, WeightNormalized
+from numnorm.norms.weighted import with_weights
 
-WEIGHT = Norm(GAIN, parameters=1, names=Names(x="v", dy="dw", rstd="norm", gamma="g"))
+WEIGHT = Norm(
+    GAIN, parameters=1, names=Names(x="v", dy="dw", rstd="norm", gamma="g"), of_length=True
+)
 
 
 def scaling_of(layout: RowLayout) -> Scaling:
@@ -30,7 +32,7 @@ def weight_norm(
     *,
     axis: Axis = -1,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Filling],
 ) -> Array:
     r"""Scale each vector to a given length.
 
@@ -50,6 +52,15 @@ def weight_norm(
         axis that remains: here ``axis=tuple(range(1, v.ndim))``.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `v` itself.
+    where : array_like of bool, optional
+        Which elements count; it broadcasts against v. The others get `fill`, whatever they are.
+    weights : array_like, optional
+        How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on, of the
+        shape of the normalized axes, or broadcasting against v.
+    nan_policy : {"propagate", "omit", "raise"}
+        What to do with NaN: make its vector NaN, leave it out as `where` does, or raise an error.
+    fill : float, optional
+        The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
 
     Returns
     -------
@@ -73,7 +84,7 @@ def weight_norm(
            [0., 0.]])
     """
     if others:
-        raise unexpected(weight_norm, others)
+        return with_weights(weight_norm, locals())
     if "dask" in modules and any_lazy(v, g):
         return lazy_twin("weight_norm")(v, g, axis=axis, out=out)
     backend, v = backend_for(v, "v")
@@ -87,13 +98,13 @@ def weight_norm_forward(
     *,
     axis: Axis = -1,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Filling],
 ) -> WeightNormalized[Array]:
     """Return `weight_norm` together with the lengths that its backward pass needs.
 
     Parameters
     ----------
-    v, g, axis, out
+    v, g, axis, out, where, weights, nan_policy, fill
         As for `weight_norm`.
 
     Returns
@@ -108,7 +119,7 @@ def weight_norm_forward(
     WeightNormalized(w=array([[6., 8.]]), norm=array([5.]))
     """
     if others:
-        raise unexpected(weight_norm_forward, others)
+        return with_weights(weight_norm_forward, locals())
     if "dask" in modules and any_lazy(v, g):
         return lazy_twin("weight_norm_forward")(v, g, axis=axis, out=out)
     backend, v = backend_for(v, "v")
@@ -125,7 +136,7 @@ def weight_norm_backward(
     *,
     axis: Axis = -1,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Counting],
 ) -> WeightGradients[Array]:
     r"""Return the gradients of `weight_norm`.
 
@@ -150,6 +161,8 @@ def weight_norm_backward(
         As in the forward pass.
     out : array, optional
         Where to write dv; it may be `dw` or `v`.
+    where, weights, nan_policy
+        As in the forward pass.
 
     Returns
     -------
@@ -169,7 +182,7 @@ def weight_norm_backward(
     WeightGradients(dv=array([[ 0.128, -0.096]]), dg=array([0.6]))
     """
     if others:
-        raise unexpected(weight_norm_backward, others)
+        return with_weights(weight_norm_backward, locals())
     if "dask" in modules and any_lazy(dw, v, norm, g):
         return lazy_twin("weight_norm_backward")(dw, v, norm, g, axis=axis, out=out)
     backend, v = backend_for(v, "v")

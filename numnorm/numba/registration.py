@@ -72,8 +72,12 @@ def _maker(function: Callable[..., Any], home: str) -> Callable[..., Any]:
         make = getattr(importlib.import_module(home), function.__name__)
         return make(*arguments, **others)
 
+    # Without keywords that it has in ``**others`` alone, as `where`.
+    code = function.__code__
+    own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    parameters = inspect.signature(function).parameters
     maker.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [_parameter(p) for p in inspect.signature(function).parameters.values()]
+        [_parameter(parameters[name]) for name in own]
     )
     return maker
 

@@ -419,7 +419,7 @@ OPTIONS = [
 
 
 def group_option_cases():
-    for function in takes("groups"):
+    for function in (f for f in takes("groups") if NORM_OF[f] == "group_norm"):
         for value, message in [
             (0, "groups must be at least 1, got 0"),
             (-2, "groups must be at least 1, got -2"),
@@ -654,7 +654,8 @@ KEYWORDS = [
     ("layer_norm", "epsilon", "use eps"),
     ("layer_norm", "channel_axis", "use axis"),
     ("layer_norm", "input", "use x"),
-    ("layer_norm", "nan_policy", "leave out what is missing before the call"),
+    ("layer_norm", "mask", "use where"),
+    ("batch_norm", "sample_weight", "use weights"),
     ("layer_norm_backward", "grad_output", "use dy"),
     ("rms_norm", "bias", "use gamma"),
     ("batch_norm", "axis", "use channel_axis"),

@@ -20,6 +20,7 @@ ORDER = {
     "cpu": (
         {"xla"},
         {"recurrent"},
+        {"weighted"},
         {"rows", "columns", "moving"},
         {"statistics", "matmul"},
         {"memory"},

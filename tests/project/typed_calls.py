@@ -33,6 +33,10 @@ def right(x: F32, y: npt.NDArray[np.float64], n: npt.NDArray[np.int64], some: An
     assert_type(numnorm.rms_norm_forward(x).y, F32)
     assert_type(numnorm.layer_norm_backward(y, x, y, y, detach="mean").dx, F32)
     assert_type(numnorm.batch_norm(x, running_mean=y, running_var=y, momentum="cumulative"), F32)
+    assert_type(numnorm.layer_norm(x, where=n > 0, weights=y, nan_policy="omit", fill=0.0), F32)
+    assert_type(numnorm.batch_moments(x, weights=y), numnorm.Moments)
+    assert_type(numnorm.batch_moments(x, groups=n, where=n > 0), numnorm.GroupMoments)
+    assert_type(numnorm.batch_norm_backward(y, x, y, y, groups=n).dx, F32)
     # What becomes an array of float64, or lies wherever it lies.
     assert_type(numnorm.layer_norm(n), Any)
     assert_type(numnorm.layer_norm([[1.0, 2.0]]), Any)
@@ -61,6 +65,9 @@ def wrong(x: F32, y: npt.NDArray[np.float64], words: npt.NDArray[np.str_], some:
     numnorm.layer_norm(x, y, y, -1)  # error
     numnorm.layer_norm_backward(x, x, y, y, detach="means")  # error
     numnorm.ada_norm(x, eps_in="sd")  # error
+    numnorm.layer_norm(x, nan_policy="drop")  # error
+    numnorm.layer_norm(x, groups=y)  # error
+    numnorm.batch_moments(x, fill=0.0)  # error
     numnorm.batch_norm(x, convention="tf")  # error
     numnorm.batch_norm(x, momentum="mean")  # error
     numnorm.instance_norm(x, training="no")  # error

@@ -57,11 +57,14 @@ class Norm:
         are fixed numbers.
     names : Names
         The names of its arguments in error messages.
+    of_length : bool
+        Whether a row is divided by the root of its sum of squares in place of their mean.
     """
 
     formula: Formula
     parameters: int
     names: Names = _DEFAULT_NAMES
+    of_length: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

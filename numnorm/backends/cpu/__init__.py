@@ -19,11 +19,18 @@ _HOMES = {
         "folded_moments",
         "merged_moments",
         "streamed_moments",
+        "streamed_counts",
         "variance",
     ),
     "moving.exponential": ("exponential_backward", "exponential_forward", "exponential_step"),
     "moving.windows": ("moving_backward", "moving_forward", "moving_step"),
     "rows.rows": ("row_backward", "row_forward"),
+    "weighted.columns": (
+        "weighted_column_backward",
+        "weighted_column_forward",
+        "weighted_moments",
+    ),
+    "weighted.rows": ("weighted_row_backward", "weighted_row_forward"),
     "recurrent.sequences": (
         "zoneout_mask",
         "cell_parameter",

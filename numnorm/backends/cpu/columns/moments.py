@@ -10,6 +10,7 @@ import numpy as np
 from numnorm.arguments import check_float
 from numnorm.array_likes import as_plain_array
 from numnorm.backends.contract.backend import BlockMoments, GivenMoments
+from numnorm.backends.cpu.columns.merging import Counted, merge_counted
 from numnorm.backends.cpu.columns.moments_kernels import make_fold
 from numnorm.backends.cpu.columns.plan import plan_of
 from numnorm.backends.cpu.memory.host_arrays import Array
@@ -94,11 +95,23 @@ def _folded(parts: Sequence[_Blocks]) -> tuple[int, Array, float]:
 def merged_moments(
     mean: Array, moments: GivenMoments, other: GivenMoments
 ) -> tuple[Array, Array, Array]:
-    """Return mean, m2 and mean_lo of two sets of values from their moments; neither is empty."""
+    """Return mean, m2 and mean_lo of two sets of values from their moments; neither is empty.
+
+    If one has a count for each channel, either may be.
+    """
+    if np.ndim(moments[0]) or np.ndim(other[0]):
+        return merge_counted(_counted("moments", moments), _counted("other", other))[1:]
     (count, total), (other_count, others) = _checked("moments", moments), _checked("other", other)
     with np.errstate(over="ignore", invalid="ignore"):
         merged_mean, mean_lo, m2 = merge_moments(count, total, other_count, others, 1.0)
     return merged_mean, m2, mean_lo
+
+
+def streamed_counts(
+    after: GivenMoments, moments: tuple[Array, Array, Array, Array]
+) -> tuple[Array, Array, Array, Array]:
+    """Return count, mean, m2 and mean_lo of two sets of values, with a count for each channel."""
+    return merge_counted(_counted("after", after), _counted("moments", moments))
 
 
 def variance(m2: Array, divisor: int) -> Array:
@@ -116,6 +129,15 @@ def _as_blocks(name: str, moments: GivenMoments) -> _Blocks:
     """Return the caller's moments, checked, as one block."""
     count, table = _checked(name, moments)
     return count, count, table[:, None], 1.0
+
+
+def _counted(name: str, moments: GivenMoments) -> Counted:
+    """Return the caller's moments, checked, with a count for each channel."""
+    _, mean, m2, mean_lo = moments
+    _, (mean, mean_lo, m2) = _checked(name, (0, mean, m2, mean_lo))
+    count = as_plain_array(f"{name}.count", moments[0])
+    check_float(f"{name}.count", count.dtype)
+    return np.broadcast_to(count.astype(np.float64), mean.shape), mean, m2, mean_lo
 
 
 def _flat(table: Array) -> Array:

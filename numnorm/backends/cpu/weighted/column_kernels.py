@@ -1,0 +1,307 @@
+"""The kernels of the norms with statistics of each channel, with weights.
+
+An array of channels is ``(outer, channels, inner)``. The loops take a unit at a time: up to `LANES`
+neighbours of an entry, of as many channels if `inner` is 1, and else of one channel.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.backends.cpu.compiler.jit import Function, Kernel, inlined, make_function
+from numnorm.backends.cpu.memory.borrowed import window
+from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
+from numnorm.backends.cpu.memory.write_combining import uses_write_combining
+from numnorm.backends.cpu.weighted.loops import (
+    LANES,
+    Fill,
+    Selection,
+    clear,
+    is_kept,
+    of_row,
+    scratch,
+    total_of,
+)
+from numnorm.backends.cpu.weighted.writer import gradient_uses_write_combining, make_writer
+
+# Sums of this many entries are added up first: long sums would lose digits.
+_ROWS = 64
+# The pivot of a channel is the mean of this many values.
+_OF_PIVOT = 16
+
+
+class Columns(NamedTuple):
+    """The shape of an array of channels."""
+
+    outer: int
+    channels: int
+    inner: int
+
+
+@inlined
+def _units(columns):
+    """Return the number of units of an entry."""
+    if columns.inner == 1:
+        return (columns.channels + LANES - 1) // LANES
+    return columns.channels * ((columns.inner + LANES - 1) // LANES)
+
+
+@inlined
+def _unit_of(columns, u):
+    """Return where unit u starts in an entry, its size, and its first channel."""
+    if columns.inner == 1:
+        return u * LANES, min(LANES, columns.channels - u * LANES), u * LANES
+    blocks = (columns.inner + LANES - 1) // LANES
+    channel, left = u // blocks, u % blocks * LANES
+    return channel * columns.inner + left, min(LANES, columns.inner - left), channel
+
+
+@inlined
+def _spread(values, columns, channel, n, lanes):
+    """Store the values of a unit's channels, one for each of its elements, in `lanes`."""
+    of_channels = window(values, channel, n if columns.inner == 1 else 1)
+    for k in range(n):
+        lanes[k] = of_channels[k if columns.inner == 1 else 0]
+
+
+@inlined
+def _flush(lanes, columns, channel, n, sums):
+    """Add the sums of a unit to those of its channels."""
+    if columns.inner == 1:
+        of_channels = window(sums, channel, n)
+        for k in range(n):
+            of_channels[k] += lanes[k]
+    else:
+        sums[channel] += total_of(lanes)
+
+
+@inlined
+def _add_moments(x, dy, keep, weights, omit, pivot, sums):
+    """Add w, w d and w d**2, with ``d = x - pivot``, to the sums of a unit."""
+    total, first, second, _ = sums
+    for k in range(x.size):
+        value, w = np.float64(x[k]), weights[k]
+        counts = is_kept(value, keep[k], omit) & (w > 0.0)
+        d = value - pivot[k] if counts else 0.0
+        w = w if counts else 0.0
+        total[k] += w
+        first[k] += w * d
+        second[k] += w * d * d
+
+
+@inlined
+def _add_gradients(x, dy, keep, weights, omit, pivot, sums):
+    """Add w, w d, dy and dy d, with ``d = x - pivot``, to the sums of a unit."""
+    total, first, sum_dy, products = sums
+    for k in range(x.size):
+        value, w = np.float64(x[k]), weights[k]
+        kept = is_kept(value, keep[k], omit)
+        counts = kept & (w > 0.0)
+        d, g = value - pivot[k] if kept else 0.0, np.float64(dy[k]) if kept else 0.0
+        w = w if counts else 0.0
+        total[k] += w
+        first[k] += w * d if counts else 0.0
+        sum_dy[k] += g
+        products[k] += g * d
+
+
+def _make_sums(name: str, add: Callable[..., None]) -> Kernel:
+    """Return the kernel that stores four sums of each channel and part, ``(parts, 4, channels)``.
+
+    The sums are zeros at first.
+    """
+
+    def kernel(
+        x: Any,
+        dy: Any,
+        selection: Selection,
+        columns: Columns,
+        pivots: Any,
+        table: Any,
+        parts: int,
+        first: int,
+        last: int,
+    ) -> None:
+        width, of_part = columns.channels * columns.inner, table.size // parts
+        sums, pivot = (scratch(), scratch(), scratch(), scratch()), scratch()
+        for p in range(first, last):
+            stop, own = (p + 1) * columns.outer // parts, window(table, p * of_part, of_part)
+            for i in range(p * columns.outer // parts, stop, _ROWS):
+                for u in range(_units(columns)):
+                    start, n, channel = _unit_of(columns, u)
+                    _spread(pivots, columns, channel, n, pivot)
+                    for lanes in sums:
+                        clear(lanes)
+                    for j in range(i, min(i + _ROWS, stop)):
+                        at, (keep, weights, omit) = j * width + start, of_row(selection, j, width)
+                        given = window(x, at, n), window(dy, at, n), window(keep, start, n)
+                        add(*given, window(weights, start, n), omit, pivot, sums)
+                    at = 0
+                    for lanes in sums:
+                        _flush(lanes, columns, channel, n, window(own, at, columns.channels))
+                        at += columns.channels
+
+    return make_grouped_kernel(name, kernel)
+
+
+def make_moment_sums(dtype: str) -> Kernel:
+    """Return the kernel of the sums of w, w d, w d**2 and 0, with ``d = x - pivot``."""
+    return _make_sums(f"weighted.moment_sums.{dtype}", _add_moments)
+
+
+def make_gradient_sums(dtype: str) -> Kernel:
+    """Return the kernel of the sums of w, w d, dy and dy d, with ``d = x - pivot``."""
+    return _make_sums(f"weighted.gradient_sums.{dtype}", _add_gradients)
+
+
+def make_pivots() -> Function:
+    """Return the kernel that finds the first value of each channel that counts.
+
+    `further` gets the sum of the distances of the next values from it, and `found` the number of
+    values, at most 16. All are zeros at first.
+    """
+
+    def kernel(x, keep, keep_step, weights, weight_step, omit, shape, pivots, further, found):
+        outer, channels, inner = shape
+        left, width = channels, channels * inner
+        for i in range(outer):
+            if left == 0:
+                break
+            for j in range(width):
+                c = j // inner
+                value = np.float64(x[i * width + j])
+                kept = is_kept(value, keep[i * keep_step + j], omit)
+                if found[c] < _OF_PIVOT and kept and weights[i * weight_step + j] > 0.0:
+                    pivots[c] = value if found[c] == 0 else pivots[c]
+                    further[c] += value - pivots[c]
+                    found[c] += 1
+                    left -= 1 if found[c] == _OF_PIVOT else 0
+
+    return make_function("weighted.pivots", kernel)
+
+
+@inlined
+def _coefficients(table, columns, channel, n, spread):
+    """Return four coefficients of a unit's channels, for each of its elements.
+
+    Elements that share a channel find them in the scratch `spread`.
+    """
+    size = columns.channels
+    if columns.inner == 1:
+        return (
+            window(table, channel, n),
+            window(table, size + channel, n),
+            window(table, 2 * size + channel, n),
+            window(table, 3 * size + channel, n),
+        )
+    one, two, three, four = spread
+    for k in range(n):
+        one[k] = table[channel]
+        two[k] = table[size + channel]
+        three[k] = table[2 * size + channel]
+        four[k] = table[3 * size + channel]
+    return window(one, 0, n), window(two, 0, n), window(three, 0, n), window(four, 0, n)
+
+
+def make_column_forward(dtype: str) -> Kernel:
+    """Return the kernel that stores ``((x - mean) - lost) * factor + offset``.
+
+    The coefficients ``(4, channels)``, flat, are mean, lost, factor and offset.
+    """
+    real, writer = np.dtype(dtype).type, make_writer(dtype)
+
+    @inlined
+    def apply(x, keep, omit, coefficients, fill, y):
+        mean, lost, factor, offset = coefficients
+        for k in range(x.size):
+            value = np.float64(x[k])
+            result = ((value - mean[k]) - lost[k]) * factor[k] + offset[k]
+            result = result if is_kept(value, 1, omit) else fill.missing
+            y[k] = real(result if keep[k] != 0 else fill.fill)
+
+    def kernel(
+        x: Any,
+        selection: Selection,
+        columns: Columns,
+        table: Any,
+        fill: Fill,
+        y: Any,
+        parts: int,
+        first: int,
+        last: int,
+    ) -> None:
+        width, spread = (
+            columns.channels * columns.inner,
+            (scratch(), scratch(), scratch(), scratch()),
+        )
+        begin, buffer, combines = (
+            first * columns.outer // parts,
+            writer.buffer(),
+            uses_write_combining(y),
+        )
+        state = writer.begin(y, begin * width)
+        for i in range(begin, last * columns.outer // parts):
+            keep, _, omit = of_row(selection, i, width)
+            for u in range(_units(columns)):
+                start, n, channel = _unit_of(columns, u)
+                at, coefficients = (
+                    i * width + start,
+                    _coefficients(table, columns, channel, n, spread),
+                )
+                target = writer.target(y, at, n, buffer, state, combines)
+                apply(window(x, at, n), window(keep, start, n), omit, coefficients, fill, target)
+                state = writer.written(y, n, buffer, state, combines)
+        writer.finish(y, buffer, state, combines)
+
+    return make_grouped_kernel(f"weighted.column_forward.{dtype}", kernel)
+
+
+def make_column_dx(dtype: str) -> Kernel:
+    """Return the kernel that stores ``dy * factor - w * (constant + (x - mean) * slope)``.
+
+    The coefficients ``(4, channels)``, flat, are mean, factor, constant and slope.
+    """
+    real, writer = np.dtype(dtype).type, make_writer(dtype)
+
+    @inlined
+    def apply(x, dy, keep, weights, omit, coefficients, dx):
+        mean, factor, constant, slope = coefficients
+        for k in range(x.size):
+            value = np.float64(x[k])
+            through = weights[k] * (constant[k] + (value - mean[k]) * slope[k])
+            result = np.float64(dy[k]) * factor[k] - through
+            dx[k] = real(result if is_kept(value, keep[k], omit) else 0.0)
+
+    def kernel(
+        x: Any,
+        dy: Any,
+        selection: Selection,
+        columns: Columns,
+        table: Any,
+        dx: Any,
+        parts: int,
+        first: int,
+        last: int,
+    ) -> None:
+        width, spread = (
+            columns.channels * columns.inner,
+            (scratch(), scratch(), scratch(), scratch()),
+        )
+        begin, buffer = first * columns.outer // parts, writer.buffer()
+        combines, state = gradient_uses_write_combining(dx), writer.begin(dx, begin * width)
+        for i in range(begin, last * columns.outer // parts):
+            keep, weights, omit = of_row(selection, i, width)
+            for u in range(_units(columns)):
+                start, n, channel = _unit_of(columns, u)
+                at, coefficients = (
+                    i * width + start,
+                    _coefficients(table, columns, channel, n, spread),
+                )
+                target = writer.target(dx, at, n, buffer, state, combines)
+                given = window(x, at, n), window(dy, at, n), window(keep, start, n)
+                apply(*given, window(weights, start, n), omit, coefficients, target)
+                state = writer.written(dx, n, buffer, state, combines)
+        writer.finish(dx, buffer, state, combines)
+
+    return make_grouped_kernel(f"weighted.column_dx.{dtype}", kernel)

@@ -1,0 +1,274 @@
+"""The norms with statistics of each channel, with weights: the callers of the kernels."""
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.arguments import check_shape
+from numnorm.backends.contract.norms import Detached
+from numnorm.backends.contract.weighting import Weighting
+from numnorm.backends.cpu.columns import broadcast
+from numnorm.backends.cpu.columns.merging import Counted, two_sum
+from numnorm.backends.cpu.compiler.jit import Kernel
+from numnorm.backends.cpu.compiler.parallel import row_parts, run, summed_parts
+from numnorm.backends.cpu.memory.grouped_kernel import flattened
+from numnorm.backends.cpu.memory.host_arrays import (
+    Array,
+    as_float_array,
+    as_kernel_array,
+    as_parameter,
+    as_statistic,
+    check_out,
+    gradient_dtype,
+    output_like,
+    result,
+    rounded,
+)
+from numnorm.backends.cpu.memory.placement import empty_like
+from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.backends.cpu.statistics.saved import MOST_LOST
+from numnorm.backends.cpu.weighted.column_kernels import (
+    Columns,
+    make_column_dx,
+    make_column_forward,
+    make_gradient_sums,
+    make_moment_sums,
+    make_pivots,
+)
+from numnorm.backends.cpu.weighted.loops import Fill, Selection
+from numnorm.backends.cpu.weighted.selection import left_out, refill, selection_of
+from numnorm.layouts import ColumnLayout
+
+_FLOAT64 = np.dtype(np.float64)
+# The squared distance of a pivot from its mean, in variances, that sums in float64 may have: more
+# for float32, whose own digits are lost only then.
+_FARTHEST = {"float32": 1e6, "float64": 16.0}
+
+_pivots = functools.cache(make_pivots)
+_moment_sums = functools.cache(make_moment_sums)
+_gradient_sums = functools.cache(make_gradient_sums)
+_forward_kernel = functools.cache(make_column_forward)
+_dx_kernel = functools.cache(make_column_dx)
+
+
+class _Source(NamedTuple):
+    """An array of channels as kernels take it."""
+
+    wide: Array
+    array: Array
+    selection: Selection
+    columns: Columns
+
+    def run(self, kernel: Kernel, arguments: tuple[Any, ...], parts: int, arrays: int) -> None:
+        """Run all parts of a kernel; it reads or writes `arrays` arrays of the size of x."""
+        if self.array.size:
+            given = *flattened(arguments), parts
+            run(kernel, (self.array.reshape(-1), *given), arrays * self.array.nbytes, parts)
+
+
+def _source(weighting: Weighting, x: Array, layout: ColumnLayout, dtype: np.dtype[Any]) -> _Source:
+    wide = x.astype(dtype, copy=False)
+    array = as_kernel_array(wide, element_type_of(dtype), None, layout.kernel_shape)
+    width = layout.channels * layout.inner
+    selection = selection_of(weighting, x.shape, None, layout.outer, width)
+    return _Source(wide, array, selection, Columns(layout.outer, layout.channels, layout.inner))
+
+
+def weighted_moments(weighting: Weighting, x: Array, layout: ColumnLayout) -> Counted:
+    """Return the sum of the weights, mean, m2 and mean_lo of each channel.
+
+    A channel of which nothing is left has moments of 0.
+    """
+    dtype = element_type_of(x.dtype).compute_dtype
+    source = _source(weighting, x, layout, dtype)
+    channels, columns = layout.channels, source.columns
+    pivots, further, found = np.zeros(channels), np.zeros(channels), np.zeros(channels, np.int64)
+    keep, keep_step, weights, weight_step, omit = source.selection
+    steps = keep, keep_step, weights, weight_step, omit, tuple(columns)
+    if x.size:
+        _pivots()(source.array.reshape(-1), *steps, pivots, further, found)
+        pivots = pivots + further / np.maximum(found, 1)
+    total, first, m2 = _around(source, pivots)
+    divisor = np.where(total > 0.0, total, 1.0)
+    with np.errstate(all="ignore"):
+        mean = first / divisor
+        far = first * mean > _FARTHEST[dtype.name] * (m2 - first * mean)
+        if far.any():
+            pivots = np.where(far, pivots + mean, pivots)
+            total, first, m2 = _around(source, pivots)
+            mean = first / divisor
+        m2 = m2 - first * mean
+        mean, mean_lo = two_sum(pivots, mean)
+    return total, mean, np.maximum(m2, 0.0), mean_lo  # the maximum keeps NaN
+
+
+def _around(source: _Source, pivots: Array) -> tuple[Array, Array, Array]:
+    """Return the sums of w, w d and w d**2 of each channel, with ``d = x - pivot``."""
+    kernel = _moment_sums(source.wide.dtype.name)
+    sums = _sums(kernel, source, source.array, pivots)
+    return sums[0], sums[1], sums[2]
+
+
+def _sums(kernel: Kernel, source: _Source, dy: Array, pivots: Array) -> Array:
+    outer, channels, inner = source.columns
+    parts = summed_parts(outer, channels * inner, 4 * channels)
+    table = np.zeros((parts, 4, channels))
+    arguments = dy.reshape(-1), source.selection, source.columns, pivots, table.reshape(-1)
+    source.run(kernel, arguments, parts, 1 if dy is source.array else 2)
+    total: Array = table.sum(0)
+    return total
+
+
+def weighted_column_forward(
+    weighting: Weighting,
+    x: Array,
+    mean: Array,
+    m2: Array,
+    divisor: float,
+    eps: float,
+    gamma: Any,
+    beta: Any,
+    layout: ColumnLayout,
+    out: Any,
+) -> tuple[Array, Array]:
+    """Return what `column_forward` returns; elements that are left out get their fill values."""
+    shape, meaning = (layout.channels,), "the channels of x"
+    try:
+        weight = _parameter("gamma", gamma, shape, meaning, 1.0)
+        bias = _parameter("beta", beta, shape, meaning, 0.0)
+    except ValueError as error:
+        left = left_out(weighting, x)
+        of_all = functools.partial(weighted_column_forward, weighting)
+        given = x, mean, m2, divisor, eps, gamma, beta, layout, out
+        y, rstd = broadcast.forward(of_all, error, *given)
+        refill(weighting, y, left)
+        return y, rstd
+    dtype = element_type_of(x.dtype).compute_dtype
+    source = _source(weighting, x, layout, dtype)
+    rstd = reciprocal_deviations(m2, divisor, eps)
+    mean = np.asarray(mean, np.float64)
+    with np.errstate(all="ignore"):
+        table = np.stack([mean, np.zeros(shape), rstd * weight, bias]).reshape(-1)
+    inputs = source.selection.keep, source.selection.weights
+    target = _output(source, x, out, inputs)
+    fill = Fill(weighting.fill, weighting.fill_missing)
+    arguments = source.selection, source.columns, table, fill, target.reshape(-1)
+    parts = row_parts(layout.outer, x.size)
+    source.run(_forward_kernel(dtype.name), arguments, parts, 2)
+    return _result(target, source, x, out), rstd
+
+
+def reciprocal_deviations(m2: Array, divisor: float, eps: float) -> Array:
+    """Return ``1 / sqrt(m2 / divisor + eps)``: see `column_forward` of the contract."""
+    with np.errstate(all="ignore"):
+        if np.any(m2 < 0.0):
+            raise ValueError(f"running_var must not be negative, got {np.nanmin(m2):g}")
+        total = np.asarray(m2, np.float64) / divisor + eps
+        outside = ((m2 > 0.0) & (total < 1e-301)) | (total == np.inf)
+        reciprocal = 1.0 / np.sqrt(total)
+    return np.where(outside, np.nan, np.where(total == 0.0, 0.0, reciprocal))
+
+
+def weighted_column_backward(
+    weighting: Weighting,
+    dy: Any,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    layout: ColumnLayout,
+    detached: Detached,
+    out: Any,
+) -> tuple[Array, Array, Array]:
+    """Return what `column_backward` returns, with statistics of what a weighting keeps."""
+    shape, meaning = (layout.channels,), "the channels of x"
+    grad = as_float_array("dy", dy)
+    check_shape("dy", grad.shape, x.shape, "the shape of the input")
+    mean = as_statistic("mean", mean, shape, meaning)
+    rstd = as_statistic("rstd", rstd, shape, meaning)
+    try:
+        weight = _parameter("gamma", gamma, shape, meaning, 1.0)
+    except ValueError as error:
+        given = grad, x, mean, rstd, gamma, layout, detached, out
+        return _broadcast_backward(weighting, error, *given)
+    dtype = np.result_type(
+        element_type_of(x.dtype).compute_dtype, element_type_of(grad.dtype).compute_dtype
+    )
+    source = _source(weighting, x, layout, dtype)
+    grad = as_kernel_array(
+        grad.astype(dtype, copy=False), element_type_of(dtype), None, layout.kernel_shape
+    )
+    sums = _sums(_gradient_sums(dtype.name), source, grad, mean)
+    table, dgamma, dbeta = _gradients(sums, mean, rstd, weight, detached)
+    inputs = grad, source.selection.keep, source.selection.weights
+    target = _output(source, x, out, inputs)
+    arguments = grad.reshape(-1), source.selection, source.columns, table, target.reshape(-1)
+    source.run(_dx_kernel(dtype.name), arguments, row_parts(layout.outer, x.size), 3)
+    own = gradient_dtype("gamma", gamma, x.dtype)
+    with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
+        return _result(target, source, x, out), dgamma.astype(own), dbeta.astype(own)
+
+
+def _gradients(
+    sums: Array, mean: Array, rstd: Array, weight: Array, detached: Detached
+) -> tuple[Array, Array, Array]:
+    """Return the coefficients of dx, dgamma and dbeta from the sums of `make_gradient_sums`."""
+    total, first, dbeta, products = sums
+    seen = total > 0.0
+    divisor = np.where(seen, total, 1.0)
+    with np.errstate(all="ignore"):
+        lost = first / divisor
+        # A mean that the caller changed stays as it is.
+        lost = np.where(np.abs(lost) <= MOST_LOST * np.abs(mean), lost, 0.0)
+        # A channel of which nothing is left has a NaN as its statistics, and sums of 0.
+        dgamma = np.where((dbeta == 0.0) & (products == 0.0), 0.0, rstd * (products - lost * dbeta))
+        factor = weight * rstd
+        through_mean = 0.0 if detached.mean else dbeta / divisor
+        slope = 0.0 * factor if detached.scale else factor * rstd * (dgamma / divisor)
+        constant = factor * through_mean - lost * slope
+    return np.stack([mean, factor, constant, slope]).reshape(-1), dgamma, dbeta
+
+
+def _parameter(name: str, value: Any, shape: tuple[int], meaning: str, missing: float) -> Array:
+    """Return gamma or beta in float64."""
+    if value is None:
+        return np.full(shape, missing)
+    return as_parameter(name, value, shape, meaning, _FLOAT64, shape)
+
+
+def _output(source: _Source, x: Array, out: Any, inputs: tuple[Any, ...]) -> Array:
+    """Return an array for the result of a kernel, in the memory of `out` if possible."""
+    if out is not None:
+        check_out(out, x, "x")
+    if out is None or source.wide.dtype != x.dtype:
+        return empty_like(source.array)
+    return output_like(source.array, x, "x", out, element_type_of(x.dtype), None, inputs)
+
+
+def _result(target: Array, source: _Source, x: Array, out: Any) -> Array:
+    """Return the result of a kernel in the dtype of x, in `out` if that is given."""
+    if source.wide.dtype == x.dtype:
+        return result(target, x, out, None)
+    y: Array = rounded(result(target, source.wide, None, None), x.dtype, out)
+    return y
+
+
+def _broadcast_backward(
+    weighting: Weighting,
+    error: ValueError,
+    dy: Array,
+    x: Array,
+    mean: Array,
+    rstd: Array,
+    *others: Any,
+) -> tuple[Array, Array, Array]:
+    """Return the gradients for a gamma that broadcasts against x: what is left out is 0 in both."""
+    keep = np.ones(x.shape, bool)
+    for left in left_out(weighting, x):
+        keep &= True if left is None else ~left
+    dy, x = np.where(keep, dy, dy.dtype.type(0)), np.where(keep, x, x.dtype.type(0))
+    of_all = functools.partial(weighted_column_backward, weighting._replace(keep=keep, omit=False))
+    # A channel of which nothing is left has NaN here.
+    mean, rstd = (np.where(np.isnan(statistic), 0.0, statistic) for statistic in (mean, rstd))
+    return broadcast.backward(of_all, error, dy, x, mean, rstd, *others)

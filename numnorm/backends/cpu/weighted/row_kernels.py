@@ -1,0 +1,349 @@
+"""The kernels of the norms with statistics of each row, with weights."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined
+from numnorm.backends.cpu.memory.borrowed import window
+from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
+from numnorm.backends.cpu.memory.write_combining import uses_write_combining
+from numnorm.backends.cpu.statistics.saved import MOST_LOST
+from numnorm.backends.cpu.weighted.loops import (
+    LANES,
+    Fill,
+    Selection,
+    clear,
+    is_kept,
+    of_row,
+    quotient,
+    row_statistics,
+    row_sums,
+    scratch,
+    total_of,
+)
+from numnorm.backends.cpu.weighted.writer import Writer, gradient_uses_write_combining, make_writer
+from numnorm.backends.formulas.norms import inverse_deviation, scale_gradient_factor
+
+_inverse_deviation = inlined(inverse_deviation)
+_scale_gradient_factor = inlined(scale_gradient_factor)
+
+
+class Rows(NamedTuple):
+    """How rows consist of segments, each of one channel, and where parameters of a channel lie.
+
+    Attributes
+    ----------
+    rows, segments, segment : int
+        The number of rows, of segments in a row, and of elements in a segment.
+    channels : int
+        The segments of all rows belong to channels 0, 1, ..., channels - 1, 0, 1, ... in turn.
+    spread : int
+        1 if each element of a segment has its own parameter, ``(channels, segment)``. With 0 a
+        channel has one parameter, repeated in an array ``(channels, LANES)``.
+    """
+
+    rows: int
+    segments: int
+    segment: int
+    channels: int
+    spread: int
+
+
+class Parameters(NamedTuple):
+    """Flat arrays of float64 for gamma and beta, or for the sums of their gradients."""
+
+    gamma: Any
+    beta: Any
+
+
+class Scaling(NamedTuple):
+    """How a row's sum of squares becomes its deviation.
+
+    Attributes
+    ----------
+    centred : int
+        1 if the mean is subtracted, else 0.
+    eps, eps_on_deviation : float
+        What is added to the variance and to the deviation.
+    share, more : float
+        The sum of squares is divided by ``total * share + more``, with the sum of the weights.
+    """
+
+    centred: int
+    eps: float
+    eps_on_deviation: float
+    share: float
+    more: float
+
+
+class Outputs(NamedTuple):
+    """What a forward kernel writes: y, flat, and mean and rstd of each row, or two empty arrays."""
+
+    y: Any
+    mean: Any
+    rstd: Any
+
+
+class Through(NamedTuple):
+    """Whether (1 or 0) the gradient flows through the mean and through the scale of a row."""
+
+    mean: int
+    scale: int
+
+
+class Gradients(NamedTuple):
+    """What a backward kernel reads beside x, and dx, which it writes; all are flat.
+
+    Without centring the mean is 0.
+    """
+
+    dy: Any
+    mean: Any
+    rstd: Any
+    dx: Any
+
+
+@inlined
+def _block_of(rows, i, b):
+    """Return where block b of row i starts, its size, and where its parameters start."""
+    blocks = (rows.segment + LANES - 1) // LANES
+    segment, left = b // blocks, b % blocks * LANES
+    channel = (i * rows.segments + segment) % rows.channels
+    n, length = min(LANES, rows.segment - left), rows.segment if rows.spread else LANES
+    return segment * rows.segment + left, n, channel * length + left * rows.spread
+
+
+@inlined
+def _blocks_of_row(rows):
+    return rows.segments * ((rows.segment + LANES - 1) // LANES)
+
+
+def _make_apply(formula: Formula, real: Any) -> Callable[..., Any]:
+    """Return a compiled function that stores the results of a block."""
+    forward = inlined(formula.forward)
+
+    @inlined
+    def apply(x, keep, omit, statistics, gamma, beta, fill, y):
+        scale, pivot, mean, rstd = statistics
+        for k in range(x.size):
+            value = np.float64(x[k])
+            xhat = ((value * scale - pivot) - mean) * rstd
+            result = forward(xhat, gamma[k], beta[k])
+            result = result if is_kept(value, 1, omit) else fill.missing
+            y[k] = real(result if keep[k] != 0 else fill.fill)
+
+    return apply
+
+
+def make_weighted_forward(formula: Formula, dtype: Any) -> Kernel:
+    """Return the forward kernel of a formula for x, flat, of float32 or float64."""
+    apply, writer = _make_apply(formula, np.dtype(dtype).type), make_writer(dtype)
+
+    @inlined
+    def rstd_of(scaling, scale, total, m2):
+        """Return rstd of ``x * scale``."""
+        variance = quotient(m2, total * scaling.share + scaling.more)
+        eps, eps_on_deviation = scaling.eps * scale * scale, scaling.eps_on_deviation * scale
+        return _inverse_deviation(variance, eps, eps_on_deviation)
+
+    def kernel(
+        x: Any,
+        selection: Selection,
+        rows: Rows,
+        parameters: Parameters,
+        scaling: Scaling,
+        fill: Fill,
+        outputs: Outputs,
+        parts: int,
+        first: int,
+        last: int,
+    ) -> None:
+        width, centred = rows.segments * rows.segment, scaling.centred != 0
+        least = max(math.sqrt(scaling.eps), scaling.eps_on_deviation)
+        begin, y, buffer = first * rows.rows // parts, outputs.y, writer.buffer()
+        combines = uses_write_combining(y)
+        state = writer.begin(y, begin * width)
+        for i in range(begin, last * rows.rows // parts):
+            row, (keep, weights, omit) = window(x, i * width, width), of_row(selection, i, width)
+            sums = row_statistics(row, keep, weights, omit, centred, least)
+            scale, pivot, mean, total, m2 = sums
+            rstd = rstd_of(scaling, scale, total, m2)
+            statistics = scale, pivot, mean, rstd
+            for b in range(_blocks_of_row(rows)):
+                start, n, at = _block_of(rows, i, b)
+                gamma, beta = window(parameters.gamma, at, n), window(parameters.beta, at, n)
+                values, kept = window(row, start, n), window(keep, start, n)
+                target = writer.target(y, i * width + start, n, buffer, state, combines)
+                apply(values, kept, omit, statistics, gamma, beta, fill, target)
+                state = writer.written(y, n, buffer, state, combines)
+            if outputs.mean.size > 0:
+                root = 1.0 / rstd if rstd != 0.0 else 0.0
+                outputs.mean[i] = (pivot + mean if centred else root) / scale
+                outputs.rstd[i] = rstd * scale
+        writer.finish(y, buffer, state, combines)
+
+    return make_grouped_kernel(f"weighted.row_forward.{formula.name}.{np.dtype(dtype)}", kernel)
+
+
+def _make_gradient(formula: Formula) -> Callable[..., Any]:
+    """Return a compiled function for an element: dy, xhat and the gradient of xhat.
+
+    They are 0 if the element is left out.
+    """
+    backward = inlined(formula.backward)
+
+    @inlined
+    def gradient(x, dy, keep, omit, statistics, gamma, beta):
+        mean, lost, rstd = statistics
+        kept = is_kept(x, keep, omit)
+        d = dy if kept else 0.0
+        xhat = ((x - mean) - lost) * rstd if kept else 0.0
+        return d, xhat, backward(d, xhat, gamma, beta)
+
+    return gradient
+
+
+def _make_add(formula: Formula) -> Callable[..., Any]:
+    """Return a compiled function that adds a block to the sums of its row and to the totals."""
+    gradient = _make_gradient(formula)
+
+    @inlined
+    def add(x, dy, keep, omit, statistics, gamma, beta, dgamma, dbeta, sums):
+        sum_g, sum_g_xhat, products, copies = sums
+        for k in range(x.size):
+            value, d = np.float64(x[k]), np.float64(dy[k])
+            d, xhat, g = gradient(value, d, keep[k], omit, statistics, gamma[k], beta[k])
+            sum_g[k] += g
+            sum_g_xhat[k] += g * xhat
+            products[k] = d * xhat
+            copies[k] = d
+        for k in range(x.size):
+            dgamma[k] += products[k]
+        for k in range(x.size):
+            dbeta[k] += copies[k]
+
+    return add
+
+
+def _make_store_dx(formula: Formula, real: Any) -> Callable[..., Any]:
+    """Return a compiled function that stores dx of a block."""
+    gradient = _make_gradient(formula)
+
+    @inlined
+    def store_dx(x, dy, keep, weights, omit, statistics, means, gamma, beta, dx):
+        rstd, (mean_g, mean_g_xhat) = statistics[2], means
+        for k in range(x.size):
+            value, d = np.float64(x[k]), np.float64(dy[k])
+            d, xhat, g = gradient(value, d, keep[k], omit, statistics, gamma[k], beta[k])
+            result = rstd * (g - weights[k] * (mean_g + xhat * mean_g_xhat))
+            dx[k] = real(result if is_kept(value, keep[k], omit) else 0.0)
+
+    return store_dx
+
+
+@inlined
+def _backward_statistics(row, keep, weights, omit, mean, rstd):
+    """Return the sum of the weights, and the mean, what its rounding lost, and rstd of a row."""
+    total, lost, _ = row_sums(row, keep, weights, omit, 1.0, mean)
+    lost = quotient(lost, total)
+    # A mean that the caller changed stays as it is.
+    return total, (mean, lost if abs(lost) <= MOST_LOST * abs(mean) else 0.0, rstd)
+
+
+@inlined
+def _means_of(total, sums, rstd, scaling, through):
+    """Return the gradients through the mean and through the scale of a row."""
+    mean_g = quotient(total_of(sums[0]), total) if through.mean != 0 else 0.0
+    divisor = total * scaling.share + scaling.more
+    factor = _scale_gradient_factor(rstd, scaling.eps_on_deviation)
+    mean_g_xhat = quotient(total_of(sums[1]), divisor) * factor if through.scale != 0 else 0.0
+    return mean_g, mean_g_xhat
+
+
+def _make_add_row(formula: Formula) -> Callable[..., Any]:
+    """Return a compiled function that sums a row, and adds it to the totals."""
+    add = _make_add(formula)
+
+    @inlined
+    def add_row(x, dy, selected, rows, i, statistics, parameters, totals, offset, sums):
+        keep, _, omit = selected
+        clear(sums[0])
+        clear(sums[1])
+        for b in range(_blocks_of_row(rows)):
+            start, n, at = _block_of(rows, i, b)
+            block = window(x, start, n), window(dy, start, n), window(keep, start, n)
+            given = window(parameters.gamma, at, n), window(parameters.beta, at, n)
+            to = window(totals.gamma, offset + at, n), window(totals.beta, offset + at, n)
+            add(*block, omit, statistics, *given, *to, sums)
+
+    return add_row
+
+
+def _make_store_row(formula: Formula, real: Any, writer: Writer) -> Callable[..., Any]:
+    """Return a compiled function that stores dx of a row, and returns the writer's state."""
+    store_dx = _make_store_dx(formula, real)
+
+    @inlined
+    def store_row(x, dy, selected, rows, i, statistics, parameters, means, to):
+        keep, weights, omit = selected
+        dx, buffer, state, combines = to
+        for b in range(_blocks_of_row(rows)):
+            start, n, at = _block_of(rows, i, b)
+            block = window(x, start, n), window(dy, start, n), window(keep, start, n)
+            given = window(parameters.gamma, at, n), window(parameters.beta, at, n)
+            target = writer.target(dx, i * x.size + start, n, buffer, state, combines)
+            weight = window(weights, start, n)
+            store_dx(*block, weight, omit, statistics, means, *given, target)
+            state = writer.written(dx, n, buffer, state, combines)
+        return state
+
+    return store_row
+
+
+def make_weighted_backward(formula: Formula, dtype: Any) -> Kernel:
+    """Return the backward kernel of a formula for x, flat, of float32 or float64.
+
+    The totals, ``(parts, channels, length)`` and zeros at first, are the sums of the gradients of
+    gamma and beta. Where a channel has one parameter, its gradient is the sum of `LANES` totals.
+    """
+    writer, add_row = make_writer(dtype), _make_add_row(formula)
+    store_row = _make_store_row(formula, np.dtype(dtype).type, writer)
+
+    def kernel(
+        x: Any,
+        selection: Selection,
+        rows: Rows,
+        parameters: Parameters,
+        scaling: Scaling,
+        through: Through,
+        gradients: Gradients,
+        totals: Parameters,
+        parts: int,
+        first: int,
+        last: int,
+    ) -> None:
+        width, of_part = rows.segments * rows.segment, totals.gamma.size // parts
+        sums, buffer, dx = (
+            (scratch(), scratch(), scratch(), scratch()),
+            writer.buffer(),
+            gradients.dx,
+        )
+        combines = gradient_uses_write_combining(dx)
+        state = writer.begin(dx, first * rows.rows // parts * width)
+        for p in range(first, last):
+            for i in range(p * rows.rows // parts, (p + 1) * rows.rows // parts):
+                row, dy = window(x, i * width, width), window(gradients.dy, i * width, width)
+                selected = of_row(selection, i, width)
+                mean, rstd = gradients.mean[i], gradients.rstd[i]
+                total, statistics = _backward_statistics(row, *selected, mean, rstd)
+                given = row, dy, selected, rows, i, statistics, parameters
+                add_row(*given, totals, p * of_part, sums)
+                means = _means_of(total, sums, rstd, scaling, through)
+                state = store_row(*given, means, (dx, buffer, state, combines))
+        writer.finish(dx, buffer, state, combines)
+
+    return make_grouped_kernel(f"weighted.row_backward.{formula.name}.{np.dtype(dtype)}", kernel)

@@ -1,0 +1,242 @@
+"""The norms with statistics of each row, with weights: the callers of the kernels."""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import check_shape
+from numnorm.backends.contract.norms import Detached, Norm
+from numnorm.backends.contract.norms import Scaling as NormScaling
+from numnorm.backends.contract.weighting import Weighting
+from numnorm.backends.cpu.compiler.parallel import row_parts, run, summed_parts
+from numnorm.backends.cpu.memory.grouped_kernel import flattened
+from numnorm.backends.cpu.memory.host_arrays import (
+    Array,
+    as_float_array,
+    as_kernel_array,
+    as_parameter,
+    as_statistic,
+    check_out,
+    gradient_dtype,
+    output_like,
+    result,
+    rounded,
+)
+from numnorm.backends.cpu.memory.placement import empty_like
+from numnorm.backends.cpu.rows import broadcast
+from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.backends.cpu.weighted.loops import LANES, Fill
+from numnorm.backends.cpu.weighted.row_kernels import (
+    Gradients,
+    Outputs,
+    Parameters,
+    Rows,
+    Scaling,
+    Through,
+    make_weighted_backward,
+    make_weighted_forward,
+)
+from numnorm.backends.cpu.weighted.selection import left_out, refill, selection_of
+from numnorm.layouts import RowLayout
+
+_FLOAT64 = np.dtype(np.float64)
+_forward_kernel = functools.cache(make_weighted_forward)
+_backward_kernel = functools.cache(make_weighted_backward)
+
+
+def weighted_row_forward(
+    weighting: Weighting,
+    norm: Norm,
+    x: Array,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: NormScaling,
+    out: Any,
+    save: bool,
+) -> tuple[Array, Array | None, Array | None]:
+    """Return what `row_forward` returns, with statistics of what a weighting keeps."""
+    try:
+        parameters = _parameters(norm, gamma, beta, layout)
+    except ValueError as error:
+        of_all = functools.partial(weighted_row_forward, weighting)
+        left = left_out(weighting, x)
+        given = norm, x, gamma, beta, layout, scaling, out, save
+        y, mean, rstd = broadcast.forward(of_all, error, *given)
+        refill(weighting, y, left)
+        return y, mean, rstd
+    dtype, saved = element_type_of(x.dtype).compute_dtype, element_type_of(x.dtype).saved
+    wide, size = x.astype(dtype, copy=False), (layout.rows, layout.width)
+    source = as_kernel_array(wide, element_type_of(dtype), layout.order, size)
+    selection = selection_of(weighting, x.shape, layout.order, *size)
+    target = _output(
+        norm, source, wide, x, layout, out, (selection.keep, selection.weights, *parameters)
+    )
+    mean, rstd = np.full((2, layout.rows if save else 0), scaling.for_empty_row)
+    if source.size:
+        arguments = (
+            source.reshape(-1), selection, _rows(norm, layout), parameters,
+            _scaling(norm, scaling), Fill(weighting.fill, weighting.fill_missing),
+            Outputs(target.reshape(-1), mean, rstd),
+        )  # fmt: skip
+        parts = row_parts(layout.rows, source.size)
+        kernel = _forward_kernel(norm.formula, dtype.name)
+        run(kernel, (*flattened(arguments), parts), 2 * source.nbytes, parts)
+    y = _result(target, wide, x, layout, out)
+    if not save:
+        return y, None, None
+    with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32
+        mean, rstd = (s.astype(saved).reshape(layout.statistic_shape) for s in (mean, rstd))
+    return y, mean, rstd
+
+
+def weighted_row_backward(
+    weighting: Weighting,
+    norm: Norm,
+    dy: Any,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: NormScaling,
+    detached: Detached,
+    out: Any,
+) -> tuple[Array, Array | None, Array | None]:
+    """Return what `row_backward` returns, with statistics of what a weighting keeps."""
+    grad, statistics = _checked(norm, dy, x, mean, rstd, layout)
+    try:
+        parameters = _parameters(norm, gamma, beta, layout)
+    except ValueError as error:
+        given = norm, grad, x, *statistics, gamma, layout, scaling, detached, out
+        return _broadcast_backward(weighting, error, *given)
+    dtype = np.result_type(
+        element_type_of(x.dtype).compute_dtype, element_type_of(grad.dtype).compute_dtype
+    )
+    wide, size = x.astype(dtype, copy=False), (layout.rows, layout.width)
+    element_type = element_type_of(dtype)
+    source = as_kernel_array(wide, element_type, layout.order, size)
+    grad = as_kernel_array(grad.astype(dtype, copy=False), element_type, layout.order, size)
+    selection = selection_of(weighting, x.shape, layout.order, *size)
+    inputs = grad, selection.keep, selection.weights, *statistics, *parameters
+    target, rows = _output(norm, source, wide, x, layout, out, inputs), _rows(norm, layout)
+    parts = summed_parts(*size, parameters.gamma.size)
+    totals = np.zeros((2, parts, rows.channels, parameters.gamma.size // rows.channels))
+    if source.size:
+        arguments = (
+            source.reshape(-1), selection, rows, parameters, _scaling(norm, scaling),
+            Through(int(norm.formula.centred and not detached.mean), int(not detached.scale)),
+            Gradients(grad.reshape(-1), *statistics, target.reshape(-1)),
+            Parameters(*totals.reshape(2, -1)),
+        )  # fmt: skip
+        kernel = _backward_kernel(norm.formula, dtype.name)
+        run(kernel, (*flattened(arguments), parts), 3 * source.nbytes, parts)
+    dx = _result(target, wide, x, layout, out)
+    return dx, *_of_parameters(norm, totals, gamma, x, layout)
+
+
+def _parameters(norm: Norm, gamma: Any, beta: Any, layout: RowLayout) -> Parameters:
+    """Return gamma and beta as kernels take them: see `Rows.spread`."""
+    if not norm.parameters:
+        return Parameters(np.full(LANES, float(gamma)), np.full(LANES, float(beta)))
+    shape, meaning = layout.parameter_shape, layout.parameter_meaning
+    arrays = []
+    for name, value, missing in ((norm.names.gamma, gamma, 1.0), ("beta", beta, 0.0)):
+        if value is None:
+            array = np.full(layout.kernel_shape, missing)
+        else:
+            array = as_parameter(name, value, shape, meaning, _FLOAT64, layout.kernel_shape)
+        arrays.append(np.repeat(array, LANES) if layout.shared else array.reshape(-1))
+    return Parameters(*arrays)
+
+
+def _rows(norm: Norm, layout: RowLayout) -> Rows:
+    segments = layout.width // layout.segment
+    if not norm.parameters:  # the numbers are the same for every element
+        return Rows(layout.rows, segments, layout.segment, 1, 0)
+    return Rows(layout.rows, segments, layout.segment, layout.channels, int(not layout.shared))
+
+
+def _scaling(norm: Norm, scaling: NormScaling) -> Scaling:
+    share, more = (0.0, 1.0) if norm.of_length else (1.0, -float(scaling.ddof))
+    return Scaling(int(norm.formula.centred), scaling.eps, scaling.eps_on_deviation, share, more)
+
+
+def _checked(
+    norm: Norm, dy: Any, x: Array, mean: Any, rstd: Any, layout: RowLayout
+) -> tuple[Array, tuple[Array, Array]]:
+    """Return dy, and mean and rstd as flat arrays; the mean is 0 without centring."""
+    names, shape, meaning = norm.names, layout.statistic_shape, "one for each row"
+    grad = as_float_array(names.dy, dy)
+    check_shape(names.dy, grad.shape, x.shape, "the shape of the input")
+    rstd = as_statistic(names.rstd, rstd, shape, meaning)
+    if not norm.formula.centred:
+        return grad, (np.zeros(layout.rows), rstd)
+    return grad, (as_statistic("mean", mean, shape, meaning), rstd)
+
+
+def _output(
+    norm: Norm,
+    source: Array,
+    wide: Array,
+    x: Array,
+    layout: RowLayout,
+    out: Any,
+    inputs: tuple[Any, ...],
+) -> Array:
+    """Return an array for the result of a kernel, in the memory of `out` if possible."""
+    if out is not None:
+        check_out(out, x, norm.names.x)
+    if out is None or wide.dtype != x.dtype:
+        return empty_like(source)
+    return output_like(source, x, norm.names.x, out, element_type_of(x.dtype), layout.order, inputs)
+
+
+def _result(target: Array, wide: Array, x: Array, layout: RowLayout, out: Any) -> Array:
+    """Return the result of a kernel in the dtype of x, in `out` if that is given."""
+    if wide.dtype == x.dtype:
+        return result(target, x, out, layout.order)
+    y: Array = rounded(result(target, wide, None, layout.order), x.dtype, out)
+    return y
+
+
+def _of_parameters(
+    norm: Norm, totals: Array, gamma: Any, x: Array, layout: RowLayout
+) -> tuple[Array | None, Array | None]:
+    """Return dgamma and dbeta from their totals, None for a parameter that the norm lacks."""
+    if not norm.parameters:
+        return None, None
+    sums = totals.sum(1)
+    sums = sums.sum(-1) if layout.shared else sums
+    dtype = gradient_dtype(norm.names.gamma, gamma, x.dtype)
+    with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
+        dgamma, dbeta = sums.reshape(2, *layout.parameter_shape).astype(dtype)
+    return dgamma, dbeta if norm.parameters == 2 else None
+
+
+def _broadcast_backward(
+    weighting: Weighting,
+    error: ValueError,
+    norm: Norm,
+    dy: Array,
+    x: Array,
+    mean: Array,
+    rstd: Array,
+    gamma: Any,
+    *others: Any,
+) -> tuple[Array, Array, Array]:
+    """Return the gradients for a gamma that broadcasts against x: what is left out is 0 in both."""
+    layout = others[0]
+    keep = np.ones(x.shape, bool)
+    for left in left_out(weighting, x):
+        keep &= True if left is None else ~left
+    dy, x = np.where(keep, dy, dy.dtype.type(0)), np.where(keep, x, x.dtype.type(0))
+    of_all = functools.partial(weighted_row_backward, weighting._replace(keep=keep, omit=False))
+    shape = layout.statistic_shape
+    # A row of which nothing is left has NaN here.
+    mean, rstd = (np.where(np.isnan(a), 0.0, a).reshape(shape) for a in (mean, rstd))
+    return broadcast.backward(
+        of_all, error, norm, dy, x, mean if norm.formula.centred else None, rstd, gamma, *others
+    )

@@ -1,0 +1,62 @@
+"""Missing values and weights as kernels take them, and results of elements that are left out."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import Shape
+from numnorm.backends.contract.weighting import Weighting
+from numnorm.backends.cpu.memory.host_arrays import Array, Order
+from numnorm.backends.cpu.memory.placement import writable_alias
+from numnorm.backends.cpu.weighted.loops import Selection
+
+
+def selection_of(
+    weighting: Weighting, shape: Shape, order: Order, rows: int, width: int
+) -> Selection:
+    """Return the selection for an array of a shape, whose axes in this order are rows."""
+    keep, keep_step = _flat(weighting.keep, np.dtype(bool), shape, order, rows, width)
+    weights, weight_step = _flat(weighting.weights, np.dtype(np.float64), shape, order, rows, width)
+    omit = int(weighting.omit)
+    return Selection(keep.view(np.uint8), keep_step, weights, weight_step, omit)
+
+
+def _flat(
+    values: Any, dtype: np.dtype[Any], shape: Shape, order: Order, rows: int, width: int
+) -> tuple[Array, int]:
+    """Return values that broadcast against a shape, flat, and the distance from row to row."""
+    if values is None:
+        return np.ones(width, dtype), 0
+    full = np.broadcast_to(values, shape)
+    if order is not None:
+        full = full.transpose(order)
+    row_axes = _leading(full.shape, rows)
+    steps = full.strides[:row_axes]
+    sizes = full.shape[:row_axes]
+    if row_axes and all(n == 1 or not step for n, step in zip(sizes, steps, strict=True)):
+        return np.array(full[(0,) * row_axes], order="C").reshape(width), 0
+    # A read-only array would be another type of argument, and so another compilation.
+    in_place = full.flags.c_contiguous and full.flags.aligned
+    contiguous = writable_alias(full) if in_place else np.array(full, order="C")
+    return contiguous.reshape(rows * width), width
+
+
+def _leading(shape: Shape, rows: int) -> int:
+    """Return how many of the first axes have `rows` elements together; 0 if no number has."""
+    return next((k for k in range(1, len(shape) + 1) if math.prod(shape[:k]) == rows), 0)
+
+
+def left_out(weighting: Weighting, x: Array) -> tuple[Array | None, Array | None]:
+    """Return where `keep` is false, and where NaN is left out, as arrays of the shape of x."""
+    out = None if weighting.keep is None else ~np.broadcast_to(weighting.keep, x.shape)
+    return out, np.isnan(x) if weighting.omit else None
+
+
+def refill(weighting: Weighting, y: Array, left: tuple[Array | None, Array | None]) -> None:
+    """Store the fill values in a result, given what `left_out` returned."""
+    out, missing = left
+    if missing is not None:
+        np.copyto(y, weighting.fill_missing, where=missing, casting="unsafe")
+    if out is not None:
+        np.copyto(y, weighting.fill, where=out, casting="unsafe")

@@ -1,0 +1,87 @@
+"""The CPU backend for an array of which elements are missing or have weights."""
+
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends import cpu
+from numnorm.backends.contract.weighting import Weighting
+from numnorm.backends.host import HostBackend
+from numnorm.layouts import ColumnLayout
+
+
+class WeightedBackend:
+    """The functions of the CPU backend, with statistics of what a weighting keeps."""
+
+    def __init__(self, weighting: Weighting) -> None:
+        self.weighting = weighting
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(cpu, name)
+
+    def row_forward(self, *arguments: Any) -> tuple[Any, Any, Any]:
+        """Return what `RowBackend.row_forward` returns."""
+        result: tuple[Any, Any, Any] = cpu.weighted_row_forward(self.weighting, *arguments)
+        return result
+
+    def row_backward(self, *arguments: Any) -> tuple[Any, Any, Any]:
+        """Return what `RowBackend.row_backward` returns."""
+        result: tuple[Any, Any, Any] = cpu.weighted_row_backward(self.weighting, *arguments)
+        return result
+
+    def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any, float]:
+        """Return 1, the mean, the variance and 1: as if a channel had one value with this m2.
+
+        So the caller's formulas, which have one count for all channels, divide by 1.
+        """
+        if not x.size:
+            empty: tuple[int, Any, Any, float] = cpu.column_moments(x, layout)
+            return empty
+        total, mean, m2, _ = cpu.weighted_moments(self.weighting, x, layout)
+        self._total = total
+        seen = total > 0.0
+        variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
+        return 1, np.where(seen, mean, np.nan), variance, 1.0
+
+    def update_running(
+        self, running: tuple[Any, Any], mean: Any, variance: Any, divisor: float, momentum: float
+    ) -> None:
+        """Move running statistics; those of a channel with too few values stay as they are.
+
+        The correction of the variance is ``1 - divisor``.
+        """
+        total, correction = self._total, 1.0 - divisor
+        seen = total > correction
+        unbiased = variance * (total / np.where(seen, total - correction, 1.0))
+        new = np.where(seen, mean, 0.0), np.where(seen, unbiased, 0.0)
+        moved = np.array(running[0], np.float64), np.array(running[1], np.float64)
+        cpu.update_running(moved, *new, 1.0, momentum)
+        for array, values in zip(running, moved, strict=True):
+            with np.errstate(over="ignore"):  # a variance may leave the range of float32
+                np.copyto(array, values, where=seen, casting="same_kind")
+
+    def column_forward(self, *arguments: Any) -> tuple[Any, Any]:
+        """Return what `ColumnBackend.column_forward` returns."""
+        result: tuple[Any, Any] = cpu.weighted_column_forward(self.weighting, *arguments)
+        return result
+
+    def column_backward(self, *arguments: Any) -> tuple[Any, Any, Any]:
+        """Return what `ColumnBackend.column_backward` returns; there are no `ChannelSums`."""
+        result: tuple[Any, Any, Any] = cpu.weighted_column_backward(self.weighting, *arguments)
+        return result
+
+    def streamed_moments(
+        self, x: Any, layout: ColumnLayout, after: Any
+    ) -> tuple[Any, Any, Any, Any]:
+        """Return what `ColumnBackend.streamed_moments` returns, with a count for each channel."""
+        moments: tuple[Any, Any, Any, Any] = cpu.weighted_moments(self.weighting, x, layout)
+        return moments if after is None else cpu.streamed_counts(after, moments)
+
+
+def with_weighting(backend: Any, weighting: Weighting) -> Any:
+    """Return the backend of arrays with a weighting, given that of arrays without."""
+    if backend is cpu:
+        return WeightedBackend(weighting)
+    if isinstance(backend, HostBackend):
+        return HostBackend(backend.result, WeightedBackend(weighting))
+    raise NotImplementedError("where, weights and nan_policy are not there on a device yet")

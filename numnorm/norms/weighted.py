@@ -1,0 +1,125 @@
+"""Calls with missing values or weights: the keywords that all norms share, and what they mean."""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from numnorm.arguments import Shape, brief, check_choice, check_float
+from numnorm.array_likes import as_plain_array, is_on_device
+from numnorm.backends import backend_for
+from numnorm.backends.contract.weighting import WeightedInput, Weighting
+from numnorm.keywords import unexpected
+from numnorm.layouts import normalized_axes
+from numnorm.lazy_arrays import any_lazy
+
+_Result = TypeVar("_Result")
+_POLICIES = ("propagate", "omit", "raise")
+_ALL = Weighting(keep=None, weights=None, omit=False, fill=0.0, fill_missing=0.0)
+
+
+def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) -> _Result:
+    """Return the function's result with statistics as the keywords in ``others`` say.
+
+    `arguments` are all arguments of the function. It is called again without ``others``, with a
+    `WeightedInput` in the place of x.
+    """
+    others = arguments.pop("others")
+    parameters = inspect.signature(function).parameters
+    unknown = {name: value for name, value in others.items() if name not in parameters}
+    if unknown:
+        raise unexpected(function, unknown)
+    if any_lazy(*arguments.values(), *others.values()):
+        raise NotImplementedError(f"{next(iter(others))} is not there for lazy arrays yet")
+    if arguments.get("running_mean") is not None and function.__name__.startswith("instance"):
+        raise NotImplementedError(f"{next(iter(others))} is not there with running statistics yet")
+    if (groups := others.pop("groups", None)) is not None:
+        from numnorm.norms.grouped import by_group  # which imports the functions of batch norm
+
+        return cast(_Result, by_group(function, arguments | others, groups))
+    policy = check_choice("nan_policy", others.get("nan_policy", "propagate"), _POLICIES)
+    name = "x" if "x" in parameters else "v"
+    if is_on_device(arguments[name]):
+        raise NotImplementedError(f"{next(iter(others))} is not there on a device yet")
+    _, x = backend_for(arguments[name], name)
+    keep = _where(others.get("where"), x.shape, name)
+    if policy == "raise":
+        _check_no_nan(x, keep)
+    by_sample = function.__name__.startswith("batch")
+    weights = _weights(others.get("weights"), x.shape, name, arguments, by_sample)
+    weighting = Weighting(keep, weights, policy == "omit", *_fills(others.get("fill")))
+    if keep is not None or weights is not None or weighting.omit:
+        arguments[name] = WeightedInput(arguments[name], weighting)
+    return function(**arguments)
+
+
+def counted(x: Any) -> WeightedInput:
+    """Return x so that its moments have a count for each channel."""
+    return x if isinstance(x, WeightedInput) else WeightedInput(x, _ALL)
+
+
+def _where(value: Any, shape: Shape, name: str) -> Any:
+    """Return a mask that broadcasts against x; None for None."""
+    if value is None:
+        return None
+    keep = as_plain_array("where", value)
+    if keep.dtype != np.bool_:
+        raise TypeError(f"where must have dtype bool, got {keep.dtype}")
+    _check_broadcast("where", keep.shape, shape, name)
+    return keep
+
+
+def _check_no_nan(x: Any, keep: Any) -> None:
+    """Raise if a value that counts is NaN."""
+    missing = np.isnan(x)
+    if np.any(missing if keep is None else missing & keep):
+        raise ValueError("The input contains nan values")
+
+
+def _weights(
+    value: Any, shape: Shape, name: str, options: Mapping[str, Any], by_sample: bool
+) -> Any:
+    """Return weights in float64 that broadcast against x; None for None."""
+    if value is None:
+        return None
+    given = as_plain_array("weights", value)
+    check_float("weights", given.dtype)
+    weights = given.astype(np.float64)
+    if not np.all((weights >= 0.0) & (weights < np.inf)):
+        raise ValueError("weights must be finite and at least 0")
+    own = _own_axes(len(shape), options, by_sample)
+    if weights.shape == tuple(shape[axis] for axis in own):
+        return weights.reshape([n if axis in own else 1 for axis, n in enumerate(shape)])
+    _check_broadcast("weights", weights.shape, shape, name)
+    return weights
+
+
+def _own_axes(ndim: int, options: Mapping[str, Any], by_sample: bool) -> tuple[int, ...]:
+    """Return the axes of weights that have no axes to broadcast in: a row's, or the samples'."""
+    if "axis" in options:
+        return normalized_axes(options["axis"], ndim)
+    if not by_sample:
+        return ()
+    channels = normalized_axes(options["channel_axis"], ndim, "channel_axis")
+    return tuple(axis for axis in range(ndim) if axis not in channels)[:1]
+
+
+def _check_broadcast(what: str, shape: Shape, own: Shape, name: str) -> None:
+    fits = len(shape) <= len(own) and all(
+        n in (1, most) for n, most in zip(shape[::-1], own[::-1], strict=False)
+    )
+    if not fits:
+        raise ValueError(f"{what} must broadcast against {name} of shape {own}, got {shape}")
+
+
+def _fills(fill: Any) -> tuple[float, float]:
+    """Return the results where `where` is false and where NaN is omitted."""
+    if fill is None:
+        return 0.0, np.nan
+    if isinstance(fill, bool) or not isinstance(fill, numbers.Real):
+        raise TypeError(f"fill must be a number or None, got {brief(fill)}")
+    return float(fill), float(fill)
