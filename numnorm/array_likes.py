@@ -119,7 +119,7 @@ def _refusal(value: Any) -> str | None:
     if kind is np.ndarray:
         return None
     if is_masked(kind):
-        return "not be a masked array: fill or compress it first"
+        return "not be a masked array: fill it first, or give norms its data and where=~mask"
     graph = getattr(value, "__dask_graph__", None)
     # xarray has the method for arrays in memory, too, and it then returns None.
     if callable(graph) and graph() is not None:

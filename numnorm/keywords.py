@@ -31,11 +31,22 @@ _NAMES = {
     ("norm_vars", "with_std"): ("scale",),
     ("norm_means", "with_mean"): ("subtract_mean",),
     ("cmn_window", "window_size"): ("window",),
-    ("min_cmn_window", "min_periods"): ("min_window",),
+    ("min_cmn_window",): ("min_window",),
     ("factor_new",): ("alpha",),
     ("init_block_size",): ("initial",),
     ("mask",): ("where",),
-    ("sample_weight", "fweights", "aweights"): ("weights",),
+    ("sample_weight", "fweights"): ("weights",),
+}
+# What to do instead, for functions that have a certain argument.
+_INSTEAD = {
+    "min_periods": ("window", "set the results of the first steps to NaN"),
+    "aweights": (
+        "weights",
+        "use weights, times the number of elements over their sum if ddof is 1",
+    ),
+    "span": ("alpha", "use alpha=2 / (span + 1)"),
+    "com": ("alpha", "use alpha=1 / (1 + com)"),
+    "halflife": ("alpha", "use alpha=1 - exp(-log(2) / halflife)"),
 }
 _OWN_NAMES = {other: own for others, own in _NAMES.items() for other in others}
 # A step of a stream has no such options.
@@ -69,7 +80,11 @@ def unexpected(function: Callable[..., Any], others: dict[str, Any]) -> TypeErro
     """Return the error for keywords that a function does not have."""
     keyword = next(iter(others))
     text = f"{function.__name__}() got an unexpected keyword argument {keyword!r}"
-    own = [n for n in _OWN_NAMES.get(keyword, ()) if n in inspect.signature(function).parameters]
+    parameters = inspect.signature(function).parameters
+    argument, instead = _INSTEAD.get(keyword, (None, ""))
+    if argument in parameters:
+        return TypeError(f"{text}: {instead}")
+    own = [n for n in _OWN_NAMES.get(keyword, ()) if n in parameters]
     if own:
         return TypeError(f"{text}: use {own[0]}")
     if function.__name__.endswith("_step") and keyword in _LOOKING_AHEAD:

@@ -77,7 +77,7 @@ def _groups(arguments: dict[str, Any], groups: Any) -> _Groups:
     others = [axis for axis in range(x.ndim) if axis not in channels]
     if not others:
         raise ValueError("x must have an axis of samples beside its channels with groups")
-    given = as_plain_array("groups", groups)
+    given = _labels(groups)
     check_shape("groups", given.shape, (x.shape[others[0]],), "one label for each sample")
     if not given.size:
         raise ValueError("x must have at least 1 sample with groups, got 0")
@@ -86,6 +86,19 @@ def _groups(arguments: dict[str, Any], groups: Any) -> _Groups:
     ends = np.cumsum(np.bincount(inverse, minlength=len(labels)))
     members = tuple(np.split(order, ends[:-1]))
     return _Groups(result, x, others[0], labels, members)
+
+
+def _labels(groups: Any) -> Any:
+    """Return labels as an array of one sortable type; raise if one is missing."""
+    is_of_table = hasattr(groups, "to_numpy")  # a column of strings or categories
+    given = np.asarray(groups) if is_of_table else as_plain_array("groups", groups)
+    missing = [i for i, label in enumerate(given.flat) if label is None or label != label]
+    if missing:
+        raise ValueError(f"groups must have a label for each sample, got {given.flat[missing[0]]}")
+    kinds = sorted({type(label).__name__ for label in given.flat}) if given.dtype == object else []
+    if len(kinds) > 1:
+        raise TypeError(f"groups must have labels of one type, got {' and '.join(kinds)}")
+    return given.astype(np.str_) if kinds == ["str"] else given
 
 
 def by_group(function: Callable[..., Any], arguments: dict[str, Any], groups: Any) -> Any:
@@ -135,23 +148,9 @@ def _moments(arguments: dict[str, Any], groups: Any) -> GroupMoments:
         values = [np.broadcast_to(getattr(p, field), np.shape(p.mean)) for p in parts]
         fields.append(split.like(np.stack(values).astype(np.float64), statistic=True))
     now = GroupMoments(split.labels, Moments(*fields))
-    return now if after is None else _merged(after, now)
-
-
-def _merged(before: Any, now: GroupMoments) -> GroupMoments:
-    """Return the moments of all labels of two chunks."""
-    if not isinstance(before, GroupMoments):
-        got = type(before).__name__
+    if after is None:
+        return now
+    if not isinstance(after, GroupMoments):
+        got = type(after).__name__
         raise TypeError(f"after must be GroupMoments with groups, got an object of type {got}")
-    labels = np.unique(np.concatenate([before.labels, now.labels]))
-
-    def placed(part: GroupMoments) -> Moments:
-        fields = []
-        for field in part.moments:
-            array = as_plain_array("after", field)
-            whole = np.zeros((len(labels), *array.shape[1:]))
-            whole[np.searchsorted(labels, part.labels)] = array
-            fields.append(whole)
-        return Moments(*fields)
-
-    return GroupMoments(labels, placed(before).merge(placed(now)))
+    return after.merge(now)

@@ -179,6 +179,50 @@ class GroupMoments(NamedTuple):
     labels: Any
     moments: Moments
 
+    def merge(self, other: GroupMoments) -> GroupMoments:
+        """Return the moments of all labels of both.
+
+        Parameters
+        ----------
+        other : GroupMoments
+            The moments of the same channels, of any labels of the same type.
+
+        Returns
+        -------
+        GroupMoments
+
+        Raises
+        ------
+        TypeError, ValueError
+            If labels are numbers on one side alone, or if `Moments.merge` raises.
+
+        Examples
+        --------
+        >>> import numnorm
+        >>> here = numnorm.batch_moments([[1.0], [5.0]], groups=["b", "a"])
+        >>> there = numnorm.batch_moments([[3.0]], groups=["b"])
+        >>> here.merge(there).moments.mean.tolist()
+        [[5.0], [2.0]]
+        """
+        sides = (self.labels, other.labels)
+        if len({side.dtype.kind in "biuf" for side in sides}) > 1:
+            kinds = " and ".join(str(side.dtype) for side in sides)
+            raise TypeError(f"labels must be of one type on both sides, got {kinds}")
+        labels = np.unique(np.concatenate(sides))
+        own, others = (_placed(part, labels) for part in (self, other))
+        return GroupMoments(labels, own.merge(others))
+
+
+def _placed(part: GroupMoments, labels: Any) -> Moments:
+    """Return moments for each of the labels, of no values where a label is not there."""
+    fields = []
+    for field in part.moments:
+        array = as_plain_array("moments", field)
+        whole = np.zeros((len(labels), *array.shape[1:]))
+        whole[np.searchsorted(labels, part.labels)] = array
+        fields.append(whole)
+    return Moments(*fields)
+
 
 @overload
 def batch_moments(

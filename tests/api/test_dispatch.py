@@ -232,7 +232,10 @@ ADVICE = {
         r"hold numbers, got .*Nullable of objects: use \.to_numpy\(dtype=float\)",
     ),
     "sparse": (lambda *_: Sparse(), r"be an array .*, got .*Sparse: use \.toarray\(\)"),
-    "masked": (np.ma.array, "not be a masked array: fill or compress it first"),
+    "masked": (
+        np.ma.array,
+        "not be a masked array: fill it first, or give norms its data and where=~mask",
+    ),
     "ragged": (lambda *_: [[1.0, 2.0], [3.0]], "be rectangular, .* rows differ in length"),
     "library": (
         lambda *_: Unwilling(TypeError("Got unsupported ScalarType BFloat16")),

@@ -129,7 +129,7 @@ def brief(value):
 
 # The input, of whatever function
 
-NO_MASK = "{} must not be a masked array: fill or compress it first"
+NO_MASK = "{} must not be a masked array: fill it first, or give norms its data and where=~mask"
 NO_LIKE = "{} must be an array or turn into one, got "
 DIFFER = "{} must be rectangular, got a list whose rows differ in length"
 LAZY = "{} must be in memory, got an object of type .*Lazy, which is lazy: use .compute.*"
@@ -326,7 +326,10 @@ def parameter_cases():
     for value, message in [
         (ROW.astype(object), real("gamma", "object")),
         (["a", "b", "c", "d"], real("gamma", "<U1")),
-        (masked(ROW), "gamma must not be a masked array: fill or compress it first"),
+        (
+            masked(ROW),
+            NO_MASK.format("gamma"),
+        ),
         ({}, no_like("gamma", "dict")),
     ]:
         yield case("layer_norm", TypeError, message, gamma=value)
@@ -347,7 +350,7 @@ def gradient_cases():
             yield case(function, TypeError, NO_LIKE.format(name) + "None", **{name: None})
             message = no_dtype(name, "complex128")
             yield case(function, TypeError, message, **{name: good * 1j})
-    no_mask = "dy must not be a masked array: fill or compress it first"
+    no_mask = NO_MASK.format("dy")
     yield case("layer_norm_backward", TypeError, no_mask, dy=masked(X))
     yield case("layer_norm_backward", TypeError, DIFFER.format("dy"), dy=RAGGED)
     yield case("layer_norm_backward", TypeError, no_like("dy", "dict"), dy={})
@@ -367,7 +370,7 @@ def statistic_cases():
             yield case(function, TypeError, missing, **{name: None})
             yield case(function, TypeError, real(name, "complex128"), **{name: good * 1j})
             yield case(function, TypeError, real(name, "object"), **{name: good.astype(object)})
-            no_mask = f"{name} must not be a masked array: fill or compress it first"
+            no_mask = NO_MASK.format(name)
             yield case(function, TypeError, no_mask, **{name: masked(good)})
             yield case(function, TypeError, DIFFER.format(name), **{name: RAGGED})
 
@@ -450,7 +453,9 @@ def stored(mean=ROW, variance=ROW, **options):
 
 
 NOT_UPDATED = np.broadcast_to(0.0, 4)
-NO_RUNNING_MASK = "running_{} must not be a masked array: fill or compress it first"
+NO_RUNNING_MASK = (
+    "running_{} must not be a masked array: fill it first, or give norms its data and where=~mask"
+)
 CUMULATIVE = "batches must be None unless momentum='cumulative', got {}"
 CHANNELS_OF_X = ("the channels of x", (2,))
 BATCH = [
@@ -656,6 +661,11 @@ KEYWORDS = [
     ("layer_norm", "input", "use x"),
     ("layer_norm", "mask", "use where"),
     ("batch_norm", "sample_weight", "use weights"),
+    (
+        "batch_norm",
+        "aweights",
+        "use weights, times the number of elements over their sum if ddof is 1",
+    ),
     ("layer_norm_backward", "grad_output", "use dy"),
     ("rms_norm", "bias", "use gamma"),
     ("batch_norm", "axis", "use channel_axis"),

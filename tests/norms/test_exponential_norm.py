@@ -271,6 +271,7 @@ def test_constant_channel_gives_zeros():
         ({"alpha": 0.1, "initial": -1}, "initial must be at least 0, got -1"),
         ({"alpha": 0.1, "adjust": 1}, "adjust must be True or False, got 1"),
         ({"alpha": 0.1, "init_block_size": 5}, "'init_block_size': use initial"),
+        ({"alpha": 0.1, "span": 5}, r"'span': use alpha=2 / \(span \+ 1\)"),
     ],
 )
 def test_errors(options, message):

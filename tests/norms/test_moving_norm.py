@@ -310,7 +310,10 @@ def test_integers_and_other_layouts():
             "subtract_mean and scale must not both be False",
         ),
         ({"window": 3, "norm_vars": True}, "'norm_vars': use scale"),
-        ({"window": 3, "min_periods": 1}, "'min_periods': use min_window"),
+        (
+            {"window": 3, "min_periods": 1},
+            "'min_periods': set the results of the first steps to NaN",
+        ),
     ],
 )
 def test_errors(options, message):
