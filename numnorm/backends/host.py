@@ -23,14 +23,19 @@ _OF_CALLER = _STATISTICS | {
 class HostBackend:
     """The functions of the CPU backend; `result` turns their NumPy arrays into the caller's kind.
 
-    `inner` has the functions: the CPU backend itself, or one with weights.
+    The functions are the CPU backend's or, if it is given, those of a backend with weights.
 
     As in the CPU backend, x and all arrays in a private format are NumPy arrays.
     """
 
-    def __init__(self, result: Callable[[Any], Any], inner: Any = cpu) -> None:
-        self.result, self.inner = result, inner
+    def __init__(self, result: Callable[[Any], Any], weighted: Any = None) -> None:
+        self.result, self._weighted = result, weighted
         self.statistic = statistics_like(result)
+
+    @property
+    def inner(self) -> Any:
+        """The backend with the functions; not an attribute, as modules are not copied."""
+        return self._weighted or cpu
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self.inner, name)

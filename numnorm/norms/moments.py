@@ -323,13 +323,20 @@ def batch_moments(
 
 def _of_each(after: Moments, function: Callable[[str, Any], Any]) -> Moments:
     """Return moments with the function's result for the name and the array of each field."""
-    arrays = after._asdict()
-    return after._replace(**{f: function(f"after.{f}", a) for f, a in arrays.items() if np.ndim(a)})
+    arrays = {field: array for field, array in after._asdict().items() if array is not None}
+    if not has_counts(after):
+        del arrays["count"]
+    return after._replace(**{f: function(f"after.{f}", array) for f, array in arrays.items()})
 
 
 def has_counts(moments: Moments) -> bool:
     """Return whether each channel has a count of its own."""
-    return type(moments.count) is not int and np.ndim(moments.count) > 0
+    count = moments.count
+    if type(count) is int:
+        return False
+    if hasattr(count, "__dlpack__"):
+        count = as_plain_array("count", count)
+    return np.ndim(count) > 0
 
 
 def check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> Any:
