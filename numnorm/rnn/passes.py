@@ -174,13 +174,13 @@ def forward(
             masks.states,
         )  # fmt: skip
     begin, whole = sorted_states[0].shape[0], save or spec.batch is not None
-    y = backend.pad_packed(history[0], begin, layout, batch_first or not batched, x, dtype)
+    y = backend.pad_packed(history[0], begin, layout, batch_first, x, dtype)
     indices = begin + layout.last
     last = [
         backend.unsort_states(h, indices if i == 0 or whole else None, s, layout, dtype)
         for i, (h, s) in enumerate(zip(history, first, strict=True))
     ]
-    y, *last = (y, *last) if batched else (result[0, ...] for result in (y, *last))
+    y, *last = (y, *last) if batched else map(_without_batch, (y, *last))
     results = last if single else [y, *last]
     if not save:
         return tuple(results)
@@ -346,16 +346,22 @@ def backward(
             saved.spec.cell, saved.scaling, x, layout.steps, saved.weights, saved.kept,
             saved.masks.zoneout, rows, sorted_states, saved.masks.states,
         )  # fmt: skip
-    batch_first, batched = saved.batch_first, saved.batched
     kept = saved.masks.inputs
     dx = backend.dropped(gradients.dx, *kept, layout) if kept else gradients.dx
-    dx = backend.pad_packed(dx, 0, layout, batch_first or not batched, x, dtype)
+    dx = backend.pad_packed(dx, 0, layout, saved.batch_first, x, dtype)
     first = [
         backend.unsort_states(f, None, s, layout, dtype)
         for f, s in zip(gradients.states, last, strict=True)
     ]
-    dx, *first = (dx, *first) if batched else (gradient[0, ...] for gradient in (dx, *first))
-    return (dx[0, ...] if single else dx), *first, _parameter_gradients(saved, gradients.parameters)
+    dx, *first = (dx, *first) if saved.batched else map(_without_batch, (dx, *first))
+    dx = dx.reshape(dx.shape[1:]) if single else dx
+    return dx, *first, _parameter_gradients(saved, gradients.parameters)
+
+
+def _without_batch(array: Any) -> Any:
+    """Return an array without the axis of its one sequence."""
+    # Numba's device arrays take no ellipsis, and an index of an empty one gives an element.
+    return array.reshape((*array.shape[:-2], array.shape[-1]))
 
 
 def _output_gradient(saved: _Saved, dy: Any, name: str) -> Any:

@@ -9,6 +9,7 @@ pytestmark = pytest.mark.gpu
 
 # What two ways to sum up products of float32 differ by, after some steps.
 TOLERANCE = 5e-5
+KINDS = pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
 
 
 @pytest.fixture(params=[True, False], ids=["at once", "step by step"])
@@ -67,7 +68,7 @@ def test_rnn(library, way, units, norm, nonlinearity):
     check(library, "rnn", units, norm=norm, nonlinearity=nonlinearity)
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+@KINDS
 def test_zoneout(library, way, kind):
     check(library, kind, 64, zoneout=0.25)
 
@@ -91,6 +92,109 @@ def check(library, kind, units, **options):
     compare(library, results, expected)
     gradients = backward(library.take(dy), saved)
     compare(library, gradients, backward(dy, saved_here))
+
+
+@KINDS
+def test_dropout_of_a_sequence_without_batch(library, way, kind):
+    """The gradients of the last state alone, with one mask of the inputs for all steps."""
+    pytest.importorskip("cupy")  # which makes the products of Numba's arrays
+    forward, backward, init = (
+        getattr(rnn, f"{kind}_{what}") for what in ("forward", "backward", "init")
+    )
+    rng = np.random.default_rng(0)
+    x, dh = rng.normal(size=(9, 20)).astype(np.float32), rng.normal(size=64).astype(np.float32)
+    parameters = init(20, 64, rng=rng, dtype=np.float32)
+
+    def run(take, parameters):
+        mask = {"dropout": 0.5, "rng": np.random.default_rng(1)}
+        *results, saved = forward(take(x), parameters, **mask)
+        return [*results, *backward(None, saved, take(dh))]
+
+    found = run(library.take, taken(library, parameters))
+    compare(library, found, run(lambda array: array, parameters))
+
+
+@KINDS
+@pytest.mark.parametrize("batch", [(12,), ()], ids=["batch", "no batch"])
+def test_step(library, kind, batch):
+    pytest.importorskip("cupy")
+    forward, backward, init = (
+        getattr(rnn, f"{kind}_{what}") for what in ("cell_forward", "cell_backward", "init")
+    )
+    rng = np.random.default_rng(0)
+    x, h, dh = (rng.normal(size=(*batch, n)).astype(np.float32) for n in (20, 64, 64))
+    parameters = init(20, 64, rng=rng, dtype=np.float32)
+
+    def run(take, parameters):
+        *results, saved = forward(take(x), parameters, take(h))
+        return [*results, *backward(take(dh), saved)]
+
+    compare(
+        library,
+        run(library.take, taken(library, parameters)),
+        run(lambda array: array, parameters),
+    )
+
+
+@KINDS
+@pytest.mark.parametrize("time, batch", [(0, 2), (3, 0)])
+def test_nothing(library, kind, time, batch):
+    pytest.importorskip("cupy")
+    forward, backward, init = (
+        getattr(rnn, f"{kind}_{what}") for what in ("forward", "backward", "init")
+    )
+    parameters = init(20, 64, rng=np.random.default_rng(0), dtype=np.float32)
+    x, dy = (np.ones((time, batch, n), np.float32) for n in (20, 64))
+
+    def run(take, parameters):
+        *results, saved = forward(take(x), parameters)
+        return [*results, *backward(take(dy), saved)]
+
+    found = run(library.take, taken(library, parameters))
+    for mine, exact in zip(found, run(lambda array: array, parameters), strict=True):
+        pairs = zip(mine, exact, strict=True) if isinstance(exact, tuple) else [(mine, exact)]
+        for one, other in pairs:
+            if other is not None:
+                np.testing.assert_array_equal(library.give(one), other)
+
+
+def test_layers_without_a_batch(library):
+    pytest.importorskip("cupy")
+    rng = np.random.default_rng(0)
+    x, dy = (rng.normal(size=(9, n)).astype(np.float32) for n in (20, 48))
+    both = rnn.lstm_init(20, 32, rng=rng), rnn.rnn_init(20, 32, rng=rng)
+    layers = [both, rnn.gru_init(64, 48, rng=rng)]
+
+    def run(take, layers):
+        mask = {"dropout": 0.3, "rng": np.random.default_rng(1)}
+        *results, saved = rnn.stacked_forward(take(x), layers, lengths=[7], **mask)
+        return [*results, *rnn.stacked_backward(take(dy), saved)]
+
+    compare(library, run(library.take, taken(library, layers)), run(lambda array: array, layers))
+
+
+def test_stream_of_numba():
+    """All work is on the stream of x, that of CuPy too."""
+    pytest.importorskip("cupy")
+    from device_arrays import OfNumba
+    from numba import cuda
+
+    class OnStream(OfNumba):
+        stream = cuda.stream()
+
+        def take(self, host):
+            return cuda.to_device(host, stream=self.stream)
+
+        def give(self, array):
+            return array.copy_to_host(stream=self.stream)
+
+    library, rng = OnStream(), np.random.default_rng(0)
+    x, dy = (rng.normal(size=(9, 12, n)).astype(np.float32) for n in (20, 64))
+    parameters = rnn.lstm_init(20, 64, rng=rng, dtype=np.float32)
+    *found, saved = rnn.lstm_forward(library.take(x), taken(library, parameters))
+    *expected, saved_here = rnn.lstm_forward(x, parameters)
+    found += rnn.lstm_backward(library.take(dy), saved)
+    compare(library, found, [*expected, *rnn.lstm_backward(dy, saved_here)])
 
 
 def test_stacked(library):

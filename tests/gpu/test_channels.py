@@ -77,6 +77,56 @@ def test_moments_of_a_stream(library, shape):
     check(library.give(found.variance()).astype(np.float32), exact.var(others), 16)
 
 
+@pytest.mark.parametrize("shape", [(10_000, 1), (2_500, 1, 4)], ids=["across", "along"])
+def test_no_offset_costs_the_variance_digits(library, shape):
+    if "float64" not in library.dtypes:
+        pytest.skip("a dtype that this library does not have")
+    # The values are offset + 1 and offset - 1, exactly: the mean is the offset.
+    offset, epsilon = 1e10, np.finfo(np.float64).eps
+    x = np.repeat([offset + 1, offset - 1], 5000).reshape(shape)
+    chunks = [library.take(chunk.copy()) for chunk in np.split(x, [1500])]
+    parts = [numnorm.batch_moments(chunk) for chunk in chunks]
+    whole = library.take(x)
+    for found in (
+        numnorm.batch_moments(whole),
+        numnorm.batch_moments(chunks[1], after=parts[0]),
+        parts[0].merge(parts[1]),
+    ):
+        np.testing.assert_allclose(library.give(found.variance()), 1, rtol=4 * epsilon)
+    y = library.give(numnorm.batch_norm(whole, eps=0))
+    np.testing.assert_allclose(y, x - offset, rtol=8 * epsilon)
+
+
+@pytest.mark.parametrize("dtype, wide", [("float16", "float32"), ("float32", "float64")])
+@pytest.mark.parametrize("shape", ["across, odd", "along"])
+def test_gradient_of_a_wider_dtype(library, shape, dtype, wide):
+    if wide not in library.dtypes:
+        pytest.skip("a dtype that this library does not have")
+    size, axis = SHAPES[shape]
+    x, dy, gamma = draw(size, dtype), draw(size, wide, 9), draw((size[axis],), wide, 1)
+    of_x, of_gamma = library.take(x), library.take(gamma)
+    saved = numnorm.batch_norm_forward(of_x, of_gamma, channel_axis=axis)[1:]
+    found = numnorm.batch_norm_backward(library.take(dy), of_x, *saved, of_gamma, channel_axis=axis)
+    dx, *sums = map(library.give, found)
+    exact_dx, *exact_sums = reference.batch_norm_backward(dy, x, gamma, axis)
+    assert dx.dtype == dtype and all(array.dtype == wide for array in sums)
+    check(dx, exact_dx, 128)
+    terms = np.abs(reference.exact(dy) * reference.batch_norm(x, channel_axis=axis)[0])
+    over = tuple(number for number in range(x.ndim) if number != axis % x.ndim)
+    for mine, exact in zip(sums, exact_sums, strict=True):
+        # The forward pass computed the statistics in float32.
+        check(mine.astype(np.float32), exact, 8, terms.sum(over))
+
+
+@pytest.mark.parametrize("eps", [1e-33, 1e-300])
+def test_constants_with_a_tiny_eps_are_normalized_to_beta(library, eps):
+    beta = draw((4,), np.float32)
+    for constant in (0.0, 1.0, 3e38):
+        x = library.take(np.full((4, 4), constant, np.float32))
+        y = library.give(numnorm.batch_norm(x, None, library.take(beta), eps=eps))
+        np.testing.assert_array_equal(y, np.broadcast_to(beta, (4, 4)))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(64, 300), (7, 20011)], ids=str)
 def test_weight_norm(library, shape, dtype):

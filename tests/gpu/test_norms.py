@@ -56,6 +56,28 @@ def test_forward_and_backward(library, case, dtype):
         check(library.give(mine), exact, 8, terms.sum(over))
 
 
+@pytest.mark.parametrize("dtype, wide", [("float16", "float32"), ("float32", "float64")])
+@pytest.mark.parametrize("case", ["layer_norm", "rms_norm", "group_norm", "instance_norm wide"])
+def test_gradient_of_a_wider_dtype(library, case, dtype, wide):
+    if wide not in library.dtypes:
+        pytest.skip("a dtype that this library does not have")
+    shape, of_parameters, _, options, of_backward = NORMS[case]
+    norm = case.partition(" ")[0]
+    x, dy, gamma = draw(shape, dtype), draw(shape, wide, 9), draw(of_parameters, wide, 1)
+    of_x, of_gamma = library.take(x), library.take(gamma)
+    saved = getattr(numnorm, f"{norm}_forward")(of_x, of_gamma, **options)[1:]
+    backward, exactly = (getattr(of, f"{norm}_backward") for of in (numnorm, reference))
+    dx, *sums = map(library.give, backward(library.take(dy), of_x, *saved, of_gamma, **of_backward))
+    exact_dx, *exact_sums = exactly(dy, x, gamma=gamma, **options)
+    assert dx.dtype == dtype and all(array.dtype == wide for array in sums)
+    check(dx, exact_dx, 64)
+    terms = np.abs(reference.exact(dy) * getattr(reference, norm)(x, **options)[0])
+    over = tuple(a for a in range(x.ndim) if a != 1) if len(shape) > 2 else 0
+    for mine, exact in zip(sums, exact_sums, strict=True):
+        # The forward pass computed the statistics in float32.
+        check(mine.astype(np.float32), exact, 8, terms.sum(over))
+
+
 def test_twice_the_same_bytes(library):
     x, dy = draw((4000, 640), np.float32), draw((4000, 640), np.float32, 1)
     runs = []
@@ -74,3 +96,14 @@ def test_in_place(library, request):
     device = library.take(x)
     assert numnorm.layer_norm(device, out=device) is device
     check(library.give(device), reference.layer_norm(x)[0], 8)
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "batch_norm"])
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0)])
+def test_nothing(library, norm, shape):
+    x, dy = (library.take(np.empty(shape, np.float32)) for _ in range(2))
+    y, mean, rstd = getattr(numnorm, f"{norm}_forward")(x)
+    dx, dgamma, dbeta = getattr(numnorm, f"{norm}_backward")(dy, x, mean, rstd)
+    assert library.give(y).shape == library.give(dx).shape == shape
+    for gradient in (dgamma, dbeta):
+        np.testing.assert_array_equal(library.give(gradient), np.zeros(shape[1:], np.float32))

@@ -119,9 +119,8 @@ def cupy():
     module.empty = lambda shape, name: ndarray(poisoned(shape, _bfloat16_or(name)), current[0])
     module.full = lambda shape, value, name: ndarray(filled(shape, value, name), current[0])
     stream = SimpleNamespace(ptr=STREAMS["cupy"])
-    module.cuda = SimpleNamespace(
-        get_current_stream=lambda: stream, Device=device, ExternalStream=contextlib.nullcontext
-    )
+    streams = SimpleNamespace(null=contextlib.nullcontext(), from_external=contextlib.nullcontext)
+    module.cuda = SimpleNamespace(get_current_stream=lambda: stream, Device=device, Stream=streams)
 
     def asarray(array):
         if isinstance(array, np.ndarray):
@@ -363,7 +362,12 @@ def numba():
             cuda.asked.append("copy")
             self.host[key] = value.host
 
+        size = property(lambda self: self.host.size)
+
         def __getitem__(self, key):
+            keys = key if isinstance(key, tuple) else (key,)
+            assert self.host.size, "would have an element"
+            assert all(isinstance(k, int | slice) for k in keys), "would raise a TypeError"
             return wrapped(self.host[key], self.number, self.stream)
 
         def reshape(self, shape):

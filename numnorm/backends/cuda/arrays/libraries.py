@@ -300,9 +300,18 @@ class _Numba(ArrayLibrary):
                 "products of matrices of Numba's device arrays need CuPy, as Numba has none: "
                 "pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12"
             ) from error
-        with cupy.cuda.ExternalStream(self.stream(arrays[0])):
+        with _stream_of_cupy(cupy, arrays[0].stream):
             result = function(cupy, *(cupy.asarray(array) for array in arrays))
             return self._cuda.as_cuda_array(result, sync=False)
+
+
+def _stream_of_cupy(cupy: Any, stream: Any) -> Any:
+    """Return a stream of Numba as one of CuPy; 0 is the default stream."""
+    if not stream:
+        return cupy.cuda.Stream.null
+    # CuPy 14 deprecates the way of older versions.
+    make = getattr(cupy.cuda.Stream, "from_external", None)
+    return make(stream) if make else cupy.cuda.ExternalStream(int(stream.handle))
 
 
 class _Jax(ArrayLibrary):
