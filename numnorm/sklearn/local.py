@@ -93,4 +93,7 @@ class LocalStandardNormalVariate(RowNormalizer):
         if self.nan_policy != "omit":
             return np.array(self.window)
         until: Array = np.cumsum(~np.isnan(padded), axis=1)
-        return until[:, self.window - 1 :] - np.pad(until, ((0, 0), (1, 0)))[:, : -self.window]
+        counts: Array = (
+            until[:, self.window - 1 :] - np.pad(until, ((0, 0), (1, 0)))[:, : -self.window]
+        )
+        return counts
