@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import check_eps, check_flag, check_integer, check_number
@@ -10,6 +11,7 @@ from numnorm.backends import backend_for
 from numnorm.backends.contract.moving import Decay, ExponentialState
 from numnorm.keywords import unexpected
 from numnorm.layouts import moving_layout
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.results import Normalized
 
 
@@ -37,6 +39,8 @@ def exponential_norm(
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous is copied once.
+        An array of Dask, in any chunks, gives a lazy result; its blocks are computed one after the
+        other along the axis.
     alpha : float
         The weight of a new step, above 0 and at most 1: braindecode's ``factor_new``. Half of the
         weight lies on the last ``0.7 / alpha`` steps.
@@ -85,6 +89,8 @@ def exponential_norm(
     """
     if others:
         raise unexpected(exponential_norm, others)
+    if "dask" in modules and any_lazy(x):
+        return lazy_twin("exponential_norm")(locals())
     backend, x = backend_for(x, "x")
     decay = _decay(alpha, adjust, initial, eps)
     return backend.exponential_forward(x, moving_layout(x.shape, axis), decay, out, False)[0]
@@ -121,6 +127,8 @@ def exponential_norm_forward(
     """
     if others:
         raise unexpected(exponential_norm_forward, others)
+    if "dask" in modules and any_lazy(x):
+        return lazy_twin("exponential_norm_forward")(locals())
     backend, x = backend_for(x, "x")
     decay = _decay(alpha, adjust, initial, eps)
     return Normalized(
@@ -177,6 +185,8 @@ def exponential_norm_backward(
     """
     if others:
         raise unexpected(exponential_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd):
+        return lazy_twin("exponential_norm_backward")(locals())
     backend, x = backend_for(x, "x")
     decay, layout = _decay(alpha, adjust, initial, eps), moving_layout(x.shape, axis)
     return backend.exponential_backward(dy, x, mean, rstd, layout, decay, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import check_eps, check_flag, check_integer
@@ -10,6 +11,7 @@ from numnorm.backends import backend_for
 from numnorm.backends.contract.moving import MovingState, Windows
 from numnorm.keywords import unexpected
 from numnorm.layouts import moving_layout
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.results import Normalized
 
 
@@ -38,6 +40,7 @@ def moving_norm(
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous is copied once.
+        An array of Dask, in any chunks, gives a lazy result.
     window : int
         The number of steps of a window. If x is shorter, the window is all of x.
     axis : int, default -1
@@ -97,6 +100,8 @@ def moving_norm(
     """
     if others:
         raise unexpected(moving_norm, others)
+    if "dask" in modules and any_lazy(x):
+        return lazy_twin("moving_norm")(locals())
     backend, x = backend_for(x, "x")
     windows = _windows(window, center, min_window, subtract_mean, scale, eps)
     return backend.moving_forward(x, moving_layout(x.shape, axis), windows, out, False)[0]
@@ -136,6 +141,8 @@ def moving_norm_forward(
     """
     if others:
         raise unexpected(moving_norm_forward, others)
+    if "dask" in modules and any_lazy(x):
+        return lazy_twin("moving_norm_forward")(locals())
     backend, x = backend_for(x, "x")
     windows = _windows(window, center, min_window, subtract_mean, scale, eps)
     return Normalized(*backend.moving_forward(x, moving_layout(x.shape, axis), windows, out, True))
@@ -196,6 +203,8 @@ def moving_norm_backward(
     """
     if others:
         raise unexpected(moving_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd):
+        return lazy_twin("moving_norm_backward")(locals())
     backend, x = backend_for(x, "x")
     windows = _windows(window, center, min_window, subtract_mean, scale, 0.0)
     layout = moving_layout(x.shape, axis)
