@@ -55,7 +55,8 @@ def exponential_norm(
     where : array_like of bool, optional
         Which steps count; it broadcasts against x. The others get `fill`, whatever they are.
     nan_policy : {"propagate", "omit", "raise"}
-        What to do with NaN: make all later steps of its channel NaN, leave it out as `where` does, or raise an error.
+        What to do with NaN: make all later steps of its channel NaN, leave it out as `where`
+        does, or raise an error.
     fill : float, optional
         The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
 
@@ -91,7 +92,7 @@ def exponential_norm(
     array([0.   , 1.225, 0.686])
     >>> nan = float("nan")
     >>> numnorm.exponential_norm([1.0, nan, 3.0], 0.5, nan_policy="omit").round(3)
-    array([0.  ,   nan, 0.5 ])
+    array([0.   ,   nan, 1.118])
     """
     if others:
         return with_weights(exponential_norm, locals())

@@ -62,7 +62,8 @@ def moving_norm(
     where : array_like of bool, optional
         Which steps count; it broadcasts against x. The others get `fill`, whatever they are.
     nan_policy : {"propagate", "omit", "raise"}
-        What to do with NaN: make the windows that hold it NaN, leave it out as `where` does, or raise an error.
+        What to do with NaN: make the windows that hold it NaN, leave it out as `where` does, or
+        raise an error.
     fill : float, optional
         The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
 
