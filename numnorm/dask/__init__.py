@@ -36,6 +36,7 @@ from numnorm.dask.rows import (
     weight_norm_backward,
     weight_norm_forward,
 )
+from numnorm.dask.weights import with_weights
 
 __all__ = [
     "ada_norm",
@@ -67,4 +68,5 @@ __all__ = [
     "weight_norm",
     "weight_norm_backward",
     "weight_norm_forward",
+    "with_weights",
 ]

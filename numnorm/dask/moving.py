@@ -10,7 +10,7 @@ import numpy as np
 import numnorm
 from numnorm.arguments import Shape, check_shape
 from numnorm.dask.blocks import Chunks, each_block, each_object, take
-from numnorm.dask.parameters import made_lazy
+from numnorm.dask.parameters import as_broadcast, made_lazy
 from numnorm.layouts import moving_layout
 from numnorm.lazy_arrays import library_of
 from numnorm.norms.moving_parts import steps_around
@@ -108,16 +108,19 @@ def exponential_norm(arguments: Arguments) -> Any:
     given = _checked(numnorm.exponential_norm, ("x",), arguments)
     x, axis, options = given.arrays["x"], given.axis, dict(given.options)
     first = options.pop("initial")
-    divided = x.rechunk({axis: _first_at_least(x.chunks[axis], first)})
+    chunks = *x.chunks[:axis], _first_at_least(x.chunks[axis], first), *x.chunks[axis + 1 :]
+    divided = [array.rechunk(chunks) for array in given.arrays.values()]
+    call = _Call(numnorm.exponential_norm, tuple(given.arrays), axis, 0, False, options)
     results: list[Any] = []
     state: tuple[Any, ...] = ()
-    for place in range(divided.numblocks[axis]):
-        part = divided.blocks[(*[slice(None)] * axis, slice(place, place + 1))]
+    for place in range(len(chunks[axis])):
+        number = *[slice(None)] * axis, slice(place, place + 1)
+        parts = [array.blocks[number] for array in divided]
         initial = 0 if place else first
-        pairs = each_object(_step, part, *state, options=options, initial=initial)
+        pairs = each_object(_step, *parts, *state, call=call, initial=initial)
         # Dask would fuse a step with what follows it, and take it again for each block after it.
         pairs = pairs.blocks[...]
-        results.append(take(pairs, 0, dtype=given.dtypes[0], chunks=part.chunks))
+        results.append(take(pairs, 0, dtype=given.dtypes[0], chunks=parts[0].chunks))
         state = (each_object(_state, pairs).blocks[...],)
     return library_of(x).concatenate(results, axis=axis).rechunk(x.chunks)
 
@@ -142,7 +145,7 @@ def _in_windows(function: Callable[..., Any], names: tuple[str, ...], arguments:
     reach = 2 * min(window, steps)
     divided = x.rechunk({axis: _at_least(x.chunks[axis], reach)})
     own = [array.rechunk(divided.chunks) for array in given.arrays.values()]
-    call = _Call(function, names, axis, steps, names != ("x",), given.options)
+    call = _Call(function, tuple(given.arrays), axis, steps, "dy" in names, given.options)
     if divided.numblocks[axis] == 1:
         return given.results(_called, own, divided.chunks, call)
     around = [_shifted(array, axis, reach, by) for array in own for by in (-1, 1)]
@@ -157,7 +160,7 @@ def _of_all_steps(
     given = _checked(function, names, arguments)
     whole = given.arrays["x"].rechunk({given.axis: -1})
     blocks = tuple(array.rechunk(whole.chunks) for array in given.arrays.values())
-    call = _Call(function, names, given.axis, 0, names != ("x",), given.options)
+    call = _Call(function, tuple(given.arrays), given.axis, 0, "dy" in names, given.options)
     return given.results(_called, blocks, whole.chunks, call)
 
 
@@ -167,9 +170,13 @@ def _checked(function: Callable[..., Any], names: tuple[str, ...], arguments: Ar
     Wrong options and dtypes are errors of the call: it is made for arrays without elements.
     """
     options = {name: value for name, value in arguments.items() if name not in ("others", "out")}
-    arrays = made_lazy({name: options.pop(name) for name in names}, arguments["out"])
+    where = options.pop("where", None)
+    arrays = {name: options.pop(name) for name in names}
+    arrays = made_lazy(arrays if where is None else {**arrays, "where": where}, arguments["out"])
     shape: Shape = arrays["x"].shape
     options["axis"] = axis = moving_layout(shape, options["axis"]).axis
+    if where is not None:
+        arrays["where"] = as_broadcast("where", arrays["where"], arrays["x"])
     for name, array in arrays.items():
         check_shape(name, array.shape, shape, "the shape of x")
     if 0 in shape:  # Dask changes no chunks of an array without elements
@@ -257,12 +264,16 @@ def _called(*arrays: Any, call: _Call) -> Any:
     return call.function(**dict(zip(call.names, arrays, strict=True)), **call.options)
 
 
-def _step(x: Any, state: Any = None, *, options: Arguments, initial: int) -> tuple[Any, Any]:
+def _step(*blocks: Any, call: _Call, initial: int) -> tuple[Any, Any]:
     """Return y and the state of a block, whose first steps share the statistics of theirs."""
-    before = None if state is None else state[(0,) * state.ndim]
-    y, after = numnorm.exponential_norm_step(x, state=before, **options)
+    count = len(call.names)
+    arrays = dict(zip(call.names, blocks[:count], strict=True))
+    state = [array[(0,) * array.ndim] for array in blocks[count:]]
+    y, after = numnorm.exponential_norm_step(
+        **arrays, state=state[0] if state else None, **call.options
+    )
     if initial:
-        y = numnorm.exponential_norm(x, initial=initial, **options)
+        y = call.function(**arrays, initial=initial, **call.options)
     return y, after
 
 
