@@ -20,9 +20,11 @@ from numnorm.backends.cpu.moving.arrays import (
     target_of,
 )
 from numnorm.backends.cpu.moving.lanes import group_count
+from numnorm.backends.cpu.moving.sequence_kernel import make_sequence_windows_kernel, stretch_count
 from numnorm.layouts import MovingLayout
 
 _windows_kernel = functools.cache(window_kernels.make_windows_kernel)
+_sequence_kernel = functools.cache(make_sequence_windows_kernel)
 _gradients_kernel = functools.cache(gradient_kernel.make_window_gradients_kernel)
 _SPECIAL = window_kernels.HEADS + window_kernels.TAILS
 _SPECIAL_OF_GRADIENTS = gradient_kernel.HEADS + gradient_kernel.TAILS
@@ -98,14 +100,20 @@ def run_windows(
     first: tuple[int, int, int],
     sizes: tuple[int, int, int, int],
     windows: Windows,
-    kernel_of: Callable[..., Kernel] = _windows_kernel,
+    kernel_of: Callable[..., Kernel] | None = None,
 ) -> None:
     """Run a forward kernel; `first` are the anchor, whether it is new, and the first end."""
     count = -(-(plan.shape[1] - first[0]) // sizes[0])
     if plan.size == 0 or count <= 0:
         return
-    groups = group_count(plan.shape, count, _SPECIAL, plan.across)
-    kernel = kernel_of(plan.element_type, plan.across)
+    if plan.across or kernel_of is not None:
+        groups = group_count(plan.shape, count, _SPECIAL, plan.across)
+        kernel = (kernel_of or _windows_kernel)(plan.element_type, plan.across)
+    else:
+        outer, _, inner = plan.shape
+        count = stretch_count(count, sizes[0])
+        groups = outer * inner * count
+        kernel = _sequence_kernel(plan.element_type, inner == 1)
     options = float(windows.mean), float(windows.scale), windows.eps
     parts = parts_of(groups)
     blocks = groups, count, *first
