@@ -82,6 +82,19 @@ class Filling(Counting, total=False):
     fill: "float | None"
 
 
+class Omitting(TypedDict, total=False):
+    """Keywords that say which steps of x count in its moving statistics."""
+
+    where: "ArrayLike | bool | None"
+    nan_policy: "NanPolicy"
+
+
+class OmittingFilling(Omitting, total=False):
+    """The same, and the result of steps that do not count."""
+
+    fill: "float | None"
+
+
 class Grouping(Counting, total=False):
     """The same as `Counting`, and the labels of samples with statistics of their own."""
 

@@ -11,6 +11,7 @@ except ImportError as error:
 
 from numnorm.autograd.cells import gru, lstm, rnn
 from numnorm.autograd.channels import batch_norm, group_norm, instance_norm
+from numnorm.autograd.moving import exponential_norm, moving_norm
 from numnorm.autograd.rows import (
     ada_norm,
     layer_norm,
@@ -18,17 +19,22 @@ from numnorm.autograd.rows import (
     standard_normal_variate,
     weight_norm,
 )
+from numnorm.keywords import hide_others
 
 __all__ = [
     "ada_norm",
     "batch_norm",
+    "exponential_norm",
     "group_norm",
     "gru",
     "instance_norm",
     "layer_norm",
     "lstm",
+    "moving_norm",
     "rms_norm",
     "rnn",
     "standard_normal_variate",
     "weight_norm",
 ]
+
+hide_others(globals()[name] for name in __all__)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from numnorm.arguments import Axis
-from numnorm.array_types import Convention
+from numnorm.array_types import Convention, Filling
 from numnorm.autograd import norms
 
 
@@ -17,6 +17,7 @@ def group_norm(
     groups: int,
     channel_axis: int = 1,
     eps: float = 1e-5,
+    **others: Unpack[Filling],
 ) -> Any:
     """Return `numnorm.group_norm`, with gradients with respect to x, gamma and beta.
 
@@ -24,6 +25,8 @@ def group_norm(
     ----------
     x, gamma, beta, groups, channel_axis, eps
         As for `numnorm.group_norm`.
+    where, weights, nan_policy, fill
+        As for `numnorm.group_norm`; constants for the gradient.
 
     Returns
     -------
@@ -41,7 +44,7 @@ def group_norm(
     >>> autograd.grad(weighted)(np.zeros(4))
     array([1., 0., 0., 2.])
     """
-    return norms.GROUP(x, gamma, beta, groups=groups, channel_axis=channel_axis, eps=eps)
+    return norms.GROUP(x, gamma, beta, groups=groups, channel_axis=channel_axis, eps=eps, **others)
 
 
 def instance_norm(
@@ -58,6 +61,7 @@ def instance_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: float = 1e-5,
+    **others: Unpack[Filling],
 ) -> Any:
     """Return `numnorm.instance_norm`, with gradients with respect to x, gamma and beta.
 
@@ -67,6 +71,8 @@ def instance_norm(
 convention, unbiased, eps
         As for `numnorm.instance_norm`. The running statistics are constants for the gradient; in
         training each forward pass updates them.
+    where, weights, nan_policy, fill
+        As for `numnorm.instance_norm`; constants for the gradient.
 
     Returns
     -------
@@ -96,6 +102,7 @@ convention, unbiased, eps
         convention=convention,
         unbiased=unbiased,
         eps=eps,
+        **others,
     )
 
 
@@ -113,6 +120,7 @@ def batch_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: float = 1e-5,
+    **others: Unpack[Filling],
 ) -> Any:
     """Return `numnorm.batch_norm`, with gradients with respect to x, gamma and beta.
 
@@ -122,6 +130,8 @@ def batch_norm(
 convention, unbiased, eps
         As for `numnorm.batch_norm`. The running statistics are constants for the gradient; in
         training each forward pass updates them.
+    where, weights, nan_policy, fill
+        As for `numnorm.batch_norm`; constants for the gradient.
 
     Returns
     -------
@@ -151,4 +161,5 @@ convention, unbiased, eps
         convention=convention,
         unbiased=unbiased,
         eps=eps,
+        **others,
     )

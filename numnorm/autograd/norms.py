@@ -26,6 +26,7 @@ def _norm(
     are the options that only one of both functions takes. The backward function takes a gamma if
     there are two arrays or more.
     """
+    not_backward = {*only_forward, "fill"}
 
     def result(x: Any, *parameters: Any, **options: Any) -> tuple[Any, tuple[Any, ...]]:
         taken = {name: value for name, value in options.items() if name not in only_backward}
@@ -33,7 +34,7 @@ def _norm(
         return y, tuple(statistics)
 
     def gradients(dy: Any, saved: Any, x: Any, *parameters: Any, **options: Any) -> tuple[Any, ...]:
-        taken = {name: value for name, value in options.items() if name not in only_forward}
+        taken = {name: value for name, value in options.items() if name not in not_backward}
         found = backward(dy, x, *saved, *parameters[:1], **taken)
         if not parameters:
             return (found,)
@@ -41,11 +42,18 @@ def _norm(
             return tuple(found)
         dx, dgamma, dbeta = found
         if np.shape(dbeta) != np.shape(parameters[1]):  # it has the shape of gamma
-            dbeta = _sum_to(np.shape(parameters[1]), dy, options[affine])
+            counting = options.get("where"), options.get("nan_policy")
+            dbeta = _sum_to(np.shape(parameters[1]), _counted(dy, x, *counting), options[affine])
         return dx, dgamma, dbeta
 
     result.__name__ = forward.__name__.removesuffix("_forward")
     return Differentiable(result, gradients)
+
+
+def _counted(dy: Any, x: Any, where: Any, nan_policy: str | None) -> Any:
+    """Return dy with 0 for what does not count."""
+    dy = dy if where is None else np.where(where, dy, 0.0)
+    return np.where(np.isnan(x), 0.0, dy) if nan_policy == "omit" else dy
 
 
 def _sum_to(shape: tuple[int, ...], dy: Any, axes: Any) -> Any:
@@ -83,6 +91,10 @@ INSTANCE = _norm(
     numnorm.instance_norm_backward,
     affine="channel_axis",
     only_forward=_RUNNING,
+)
+MOVING = _norm(numnorm.moving_norm_forward, numnorm.moving_norm_backward)
+EXPONENTIAL = _norm(
+    numnorm.exponential_norm_forward, numnorm.exponential_norm_backward, only_forward=()
 )
 BATCH = _norm(
     numnorm.batch_norm_forward,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from numnorm.arguments import Axis, check_choice, check_flag
-from numnorm.array_types import Detach, EpsIn
+from numnorm.array_types import Detach, EpsIn, Filling
 from numnorm.autograd import norms
 from numnorm.norms.layer import DETACHABLE
 
@@ -18,6 +18,7 @@ def layer_norm(
     axis: Axis = -1,
     eps: float = 1e-5,
     detach: Detach | None = None,
+    **others: Unpack[Filling],
 ) -> Any:
     """Return `numnorm.layer_norm`, with gradients with respect to x, gamma and beta.
 
@@ -27,6 +28,8 @@ def layer_norm(
         As for `numnorm.layer_norm`.
     detach : {None, "mean", "scale", "both"}
         The statistics that are constants for the gradient (DetachNorm).
+    where, weights, nan_policy, fill
+        As for `numnorm.layer_norm`; constants for the gradient.
 
     Returns
     -------
@@ -46,16 +49,25 @@ def layer_norm(
     """
     if detach is not None:
         check_choice("detach", detach, DETACHABLE)
-    return norms.LAYER(x, gamma, beta, axis=axis, eps=eps, detach=detach)
+    return norms.LAYER(x, gamma, beta, axis=axis, eps=eps, detach=detach, **others)
 
 
-def rms_norm(x: Any, gamma: Any = None, *, axis: Axis = -1, eps: float = 1e-5) -> Any:
+def rms_norm(
+    x: Any,
+    gamma: Any = None,
+    *,
+    axis: Axis = -1,
+    eps: float = 1e-5,
+    **others: Unpack[Filling],
+) -> Any:
     """Return `numnorm.rms_norm`, with gradients with respect to x and gamma.
 
     Parameters
     ----------
     x, gamma, axis, eps
         As for `numnorm.rms_norm`.
+    where, weights, nan_policy, fill
+        As for `numnorm.rms_norm`; constants for the gradient.
 
     Returns
     -------
@@ -72,7 +84,7 @@ def rms_norm(x: Any, gamma: Any = None, *, axis: Axis = -1, eps: float = 1e-5) -
     >>> autograd.grad(first)(np.array([[3.0, 4.0]])).round(4)
     array([[ 0.181 , -0.1358]])
     """
-    return norms.RMS(x, gamma, axis=axis, eps=eps)
+    return norms.RMS(x, gamma, axis=axis, eps=eps, **others)
 
 
 def ada_norm(
@@ -85,6 +97,7 @@ def ada_norm(
     eps_in: EpsIn = "variance",
     ddof: int = 0,
     detach_factor: bool = True,
+    **others: Unpack[Filling],
 ) -> Any:
     """Return `numnorm.ada_norm`, with the gradient with respect to x.
 
@@ -95,6 +108,8 @@ def ada_norm(
     detach_factor : bool, default True
         Whether the factor is a constant for the gradient, as its authors define it. With False,
         the gradient is the derivative of the function.
+    where, weights, nan_policy, fill
+        As for `numnorm.ada_norm`; constants for the gradient.
 
     Returns
     -------
@@ -121,16 +136,25 @@ def ada_norm(
         eps_in=eps_in,
         ddof=ddof,
         detach_factor=detach_factor,
+        **others,
     )
 
 
-def standard_normal_variate(x: Any, *, axis: Axis = -1, ddof: int = 0) -> Any:
+def standard_normal_variate(
+    x: Any,
+    *,
+    axis: Axis = -1,
+    ddof: int = 0,
+    **others: Unpack[Filling],
+) -> Any:
     """Return `numnorm.standard_normal_variate`, with the gradient with respect to x.
 
     Parameters
     ----------
     x, axis, ddof
         As for `numnorm.standard_normal_variate`.
+    where, weights, nan_policy, fill
+        As for `numnorm.standard_normal_variate`; constants for the gradient.
 
     Returns
     -------
@@ -152,16 +176,24 @@ def standard_normal_variate(x: Any, *, axis: Axis = -1, ddof: int = 0) -> Any:
     array([[ 0.1667, -0.3333,  0.1667]])
     """
     # AdaNorm without its factor: it has a ddof, and a backward pass.
-    return ada_norm(x, axis=axis, ddof=ddof, k=0.0, eps=0.0)
+    return ada_norm(x, axis=axis, ddof=ddof, k=0.0, eps=0.0, **others)
 
 
-def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1) -> Any:
+def weight_norm(
+    v: Any,
+    g: Any = None,
+    *,
+    axis: Axis = -1,
+    **others: Unpack[Filling],
+) -> Any:
     """Return `numnorm.weight_norm`, with gradients with respect to v and g.
 
     Parameters
     ----------
     v, g, axis
         As for `numnorm.weight_norm`.
+    where, weights, nan_policy, fill
+        As for `numnorm.weight_norm`; constants for the gradient.
 
     Returns
     -------
@@ -178,4 +210,4 @@ def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1) -> Any:
     >>> autograd.grad(first)(np.array([[3.0, 4.0]]))
     array([[ 0.128, -0.096]])
     """
-    return norms.WEIGHT(v, g, axis=axis)
+    return norms.WEIGHT(v, g, axis=axis, **others)

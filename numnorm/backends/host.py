@@ -125,7 +125,7 @@ class HostBackend:
         self, x: Any, layout: MovingLayout, windows: Windows, out: Any, save: bool
     ) -> tuple[Any, Any, Any]:
         """Return y and, if `save` is true, mean and rstd of each step."""
-        y, *saved = cpu.moving_forward(x, layout, windows, writable_view("out", out), save)
+        y, *saved = self.inner.moving_forward(x, layout, windows, writable_view("out", out), save)
         mean, rstd = _made(self.statistic, saved)
         return self._in_out(y, out), mean, rstd
 
@@ -142,21 +142,23 @@ class HostBackend:
         """Return dx."""
         given = _plain("dy", dy), x, _plain("mean", mean), _plain("rstd", rstd)
         return self._in_out(
-            cpu.moving_backward(*given, layout, windows, writable_view("out", out)), out
+            self.inner.moving_backward(*given, layout, windows, writable_view("out", out)), out
         )
 
     def moving_step(
         self, x: Any, state: MovingState | None, layout: MovingLayout, windows: Windows, out: Any
     ) -> tuple[Any, MovingState]:
         """Return y of the next chunk, and the state after it, whose arrays are NumPy's."""
-        y, after = cpu.moving_step(x, state, layout, windows, writable_view("out", out))
+        y, after = self.inner.moving_step(x, state, layout, windows, writable_view("out", out))
         return self._in_out(y, out), after
 
     def exponential_forward(
         self, x: Any, layout: MovingLayout, decay: Decay, out: Any, save: bool
     ) -> tuple[Any, Any, Any]:
         """Return what `moving_forward` returns."""
-        y, *saved = cpu.exponential_forward(x, layout, decay, writable_view("out", out), save)
+        y, *saved = self.inner.exponential_forward(
+            x, layout, decay, writable_view("out", out), save
+        )
         mean, rstd = _made(self.statistic, saved)
         return self._in_out(y, out), mean, rstd
 
@@ -166,14 +168,14 @@ class HostBackend:
         """Return dx."""
         given = _plain("dy", dy), x, _plain("mean", mean), _plain("rstd", rstd)
         return self._in_out(
-            cpu.exponential_backward(*given, layout, decay, writable_view("out", out)), out
+            self.inner.exponential_backward(*given, layout, decay, writable_view("out", out)), out
         )
 
     def exponential_step(
         self, x: Any, state: ExponentialState | None, layout: MovingLayout, decay: Decay, out: Any
     ) -> tuple[Any, ExponentialState]:
         """Return what `moving_step` returns."""
-        y, after = cpu.exponential_step(x, state, layout, decay, writable_view("out", out))
+        y, after = self.inner.exponential_step(x, state, layout, decay, writable_view("out", out))
         return self._in_out(y, out), after
 
     def _in_out(self, array: Any, out: Any) -> Any:

@@ -70,6 +70,34 @@ class WeightedBackend:
         result: tuple[Any, Any, Any] = cpu.weighted_column_backward(self.weighting, *arguments)
         return result
 
+    def moving_forward(self, *arguments: Any) -> tuple[Any, Any, Any]:
+        """Return what `MovingBackend.moving_forward` returns."""
+        result: tuple[Any, Any, Any] = cpu.missing_moving_forward(self.weighting, *arguments)
+        return result
+
+    def moving_backward(self, *arguments: Any) -> Any:
+        """Return what `MovingBackend.moving_backward` returns."""
+        return cpu.missing_moving_backward(self.weighting, *arguments)
+
+    def moving_step(self, *arguments: Any) -> tuple[Any, Any]:
+        """Return what `MovingBackend.moving_step` returns."""
+        result: tuple[Any, Any] = cpu.missing_moving_step(self.weighting, *arguments)
+        return result
+
+    def exponential_forward(self, *arguments: Any) -> tuple[Any, Any, Any]:
+        """Return what `MovingBackend.exponential_forward` returns."""
+        result: tuple[Any, Any, Any] = cpu.missing_exponential_forward(self.weighting, *arguments)
+        return result
+
+    def exponential_backward(self, *arguments: Any) -> Any:
+        """Return what `MovingBackend.exponential_backward` returns."""
+        return cpu.missing_exponential_backward(self.weighting, *arguments)
+
+    def exponential_step(self, *arguments: Any) -> tuple[Any, Any]:
+        """Return what `MovingBackend.exponential_step` returns."""
+        result: tuple[Any, Any] = cpu.missing_exponential_step(self.weighting, *arguments)
+        return result
+
     def streamed_moments(
         self, x: Any, layout: ColumnLayout, after: Any
     ) -> tuple[Any, Any, Any, Any]:

@@ -13,6 +13,14 @@ from numnorm.dask.channels import (
     instance_norm_forward,
 )
 from numnorm.dask.moments import batch_moments, merge, of_divisor
+from numnorm.dask.moving import (
+    exponential_norm,
+    exponential_norm_backward,
+    exponential_norm_forward,
+    moving_norm,
+    moving_norm_backward,
+    moving_norm_forward,
+)
 from numnorm.dask.rows import (
     ada_norm,
     ada_norm_backward,
@@ -28,6 +36,7 @@ from numnorm.dask.rows import (
     weight_norm_backward,
     weight_norm_forward,
 )
+from numnorm.dask.weights import with_weights
 
 __all__ = [
     "ada_norm",
@@ -36,6 +45,9 @@ __all__ = [
     "batch_moments",
     "batch_norm_backward",
     "batch_norm_forward",
+    "exponential_norm",
+    "exponential_norm_backward",
+    "exponential_norm_forward",
     "group_norm",
     "group_norm_backward",
     "group_norm_forward",
@@ -45,6 +57,9 @@ __all__ = [
     "layer_norm_backward",
     "layer_norm_forward",
     "merge",
+    "moving_norm",
+    "moving_norm_backward",
+    "moving_norm_forward",
     "of_divisor",
     "rms_norm",
     "rms_norm_backward",
@@ -53,4 +68,5 @@ __all__ = [
     "weight_norm",
     "weight_norm_backward",
     "weight_norm_forward",
+    "with_weights",
 ]

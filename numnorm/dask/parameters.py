@@ -107,6 +107,15 @@ def aligned_parameter(
     return Parameter(name, as_divided(array, x.chunks), usual)
 
 
+def as_broadcast(name: str, array: Any, x: Any) -> Any:
+    """Return an array that broadcasts against x with the shape of x; raise if it does not."""
+    try:
+        return library_of(x).broadcast_to(array, x.shape)
+    except ValueError as error:
+        text = f"{name} must broadcast against x of shape {x.shape}, got {array.shape}"
+        raise ValueError(text) from error
+
+
 def along(array: Any, own: Sequence[int], ndim: int) -> Any:
     """Return an array with `ndim` axes: its own ones, and new ones of length 1."""
     return array[tuple(slice(None) if axis in own else None for axis in range(ndim))]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Never
+from sys import modules
+from typing import Any, Unpack
 
 from numnorm.arguments import check_eps, check_flag, check_integer, check_number
-from numnorm.array_types import Array, ArrayLike, Input
+from numnorm.array_types import Array, ArrayLike, Input, Omitting, OmittingFilling
 from numnorm.backends import backend_for
 from numnorm.backends.contract.moving import Decay, ExponentialState
-from numnorm.keywords import unexpected
 from numnorm.layouts import moving_layout
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.results import Normalized
+from numnorm.norms.weighted import with_weights
 
 
 def exponential_norm(
@@ -22,7 +24,7 @@ def exponential_norm(
     initial: int = 0,
     eps: float = 1e-4,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[OmittingFilling],
 ) -> Array:
     r"""Normalize each step by exponentially weighted statistics of the steps up to it.
 
@@ -37,6 +39,8 @@ def exponential_norm(
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous is copied once.
+        An array of Dask, in any chunks, gives a lazy result; its blocks are computed one after the
+        other along the axis.
     alpha : float
         The weight of a new step, above 0 and at most 1: braindecode's ``factor_new``. Half of the
         weight lies on the last ``0.7 / alpha`` steps.
@@ -52,6 +56,13 @@ def exponential_norm(
         The least deviation to divide by, in the unit of x.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
+    where : array_like of bool, optional
+        Which steps count; it broadcasts against x. The others get `fill`, whatever they are.
+    nan_policy : {"propagate", "omit", "raise"}
+        What to do with NaN: make all later steps of its channel NaN, leave it out as `where`
+        does, or raise an error.
+    fill : float, optional
+        The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
 
     Returns
     -------
@@ -75,16 +86,22 @@ def exponential_norm(
 
     The mean is kept as two numbers, so the result is as exact at an offset of 1e7 as at 0. The
     weight of an outlier fades, as the definition has it. A NaN or an infinity makes all later
-    steps of its channel NaN; pandas would skip a NaN.
+    steps of its channel NaN. pandas skips a NaN, as ``nan_policy="omit"`` does: the weights of
+    the steps before what is left out fade on, as with its ``ignore_na=False``.
 
     Examples
     --------
     >>> import numnorm
     >>> numnorm.exponential_norm([1.0, 3.0, 3.0], 0.5).round(3)
     array([0.   , 1.225, 0.686])
+    >>> nan = float("nan")
+    >>> numnorm.exponential_norm([1.0, nan, 3.0], 0.5, nan_policy="omit").round(3)
+    array([0.   ,   nan, 1.118])
     """
     if others:
-        raise unexpected(exponential_norm, others)
+        return with_weights(exponential_norm, locals())
+    if "dask" in modules and any_lazy(x):
+        return lazy_twin("exponential_norm")(locals())
     backend, x = backend_for(x, "x")
     decay = _decay(alpha, adjust, initial, eps)
     return backend.exponential_forward(x, moving_layout(x.shape, axis), decay, out, False)[0]
@@ -99,19 +116,20 @@ def exponential_norm_forward(
     initial: int = 0,
     eps: float = 1e-4,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[OmittingFilling],
 ) -> Normalized[Array]:
     """Return `exponential_norm` together with the statistics that its backward pass needs.
 
     Parameters
     ----------
-    x, alpha, axis, adjust, initial, eps, out
+    x, alpha, axis, adjust, initial, eps, out, where, nan_policy, fill
         As for `exponential_norm`.
 
     Returns
     -------
     Normalized
-        ``(y, mean, rstd)``, all of the shape of x: the statistics at every step.
+        ``(y, mean, rstd)``, all of the shape of x: the statistics at every step. A step that is
+        left out has those of the step before it; they are NaN before the first step that counts.
 
     Examples
     --------
@@ -120,7 +138,9 @@ def exponential_norm_forward(
     array([1.   , 3.   , 3.571])
     """
     if others:
-        raise unexpected(exponential_norm_forward, others)
+        return with_weights(exponential_norm_forward, locals())
+    if "dask" in modules and any_lazy(x):
+        return lazy_twin("exponential_norm_forward")(locals())
     backend, x = backend_for(x, "x")
     decay = _decay(alpha, adjust, initial, eps)
     return Normalized(
@@ -140,7 +160,7 @@ def exponential_norm_backward(
     initial: int = 0,
     eps: float = 1e-4,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Omitting],
 ) -> Array:
     """Return the gradient of `exponential_norm` with respect to x.
 
@@ -156,6 +176,8 @@ def exponential_norm_backward(
         As in the forward pass.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
+    where, nan_policy
+        As in the forward pass. What was left out passes no gradient.
 
     Returns
     -------
@@ -176,7 +198,9 @@ def exponential_norm_backward(
     array([-0.1,  0.1,  0. ])
     """
     if others:
-        raise unexpected(exponential_norm_backward, others)
+        return with_weights(exponential_norm_backward, locals())
+    if "dask" in modules and any_lazy(dy, x, mean, rstd):
+        return lazy_twin("exponential_norm_backward")(locals())
     backend, x = backend_for(x, "x")
     decay, layout = _decay(alpha, adjust, initial, eps), moving_layout(x.shape, axis)
     return backend.exponential_backward(dy, x, mean, rstd, layout, decay, out)
@@ -191,7 +215,7 @@ def exponential_norm_step(
     adjust: bool = True,
     eps: float = 1e-4,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[OmittingFilling],
 ) -> tuple[Array, ExponentialState]:
     """Normalize the next chunk of a stream as `exponential_norm` does.
 
@@ -203,8 +227,8 @@ def exponential_norm_step(
         As for `exponential_norm`.
     state : ExponentialState, optional
         What the call for the previous chunk returned; None for the first one. It can be pickled.
-    axis, adjust, eps, out
-        As for `exponential_norm`.
+    axis, adjust, eps, out, where, nan_policy, fill
+        As for `exponential_norm`; `where` is for the chunk.
 
     Returns
     -------
@@ -232,7 +256,7 @@ def exponential_norm_step(
     array([0.686])
     """
     if others:
-        raise unexpected(exponential_norm_step, others)
+        return with_weights(exponential_norm_step, locals())
     backend, x = backend_for(x, "x")
     decay = _decay(alpha, adjust, 0, eps)
     if state is not None and not isinstance(state, ExponentialState):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Never
+from sys import modules
+from typing import Any, Unpack
 
 from numnorm.arguments import check_eps, check_flag, check_integer
-from numnorm.array_types import Array, ArrayLike, Input
+from numnorm.array_types import Array, ArrayLike, Input, Omitting, OmittingFilling
 from numnorm.backends import backend_for
 from numnorm.backends.contract.moving import MovingState, Windows
-from numnorm.keywords import unexpected
 from numnorm.layouts import moving_layout
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.results import Normalized
+from numnorm.norms.weighted import with_weights
 
 
 def moving_norm(
@@ -24,7 +26,7 @@ def moving_norm(
     scale: bool = True,
     eps: float = 0.0,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[OmittingFilling],
 ) -> Array:
     r"""Normalize each step by the mean and the deviation of a window of steps.
 
@@ -38,6 +40,7 @@ def moving_norm(
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous is copied once.
+        An array of Dask, in any chunks, gives a lazy result.
     window : int
         The number of steps of a window. If x is shorter, the window is all of x.
     axis : int, default -1
@@ -47,7 +50,8 @@ def moving_norm(
         Near the ends of x a centred window moves inwards and keeps its length.
     min_window : int, default 1
         The least number of steps of a trailing window. The first steps share the first window
-        of that length, which then also holds steps after them.
+        of that length, which then also holds steps after them. Steps that `where` leaves out are
+        steps, too: pandas' ``min_periods`` counts values.
     subtract_mean : bool, default True
         Whether to subtract the mean. Without it, x is divided by the root mean square of the
         window, as `rms_norm` does: an automatic gain control.
@@ -58,6 +62,13 @@ def moving_norm(
         but tiny noise to a deviation of 1. Kaldi's variance is at least 1e-10.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
+    where : array_like of bool, optional
+        Which steps count; it broadcasts against x. The others get `fill`, whatever they are.
+    nan_policy : {"propagate", "omit", "raise"}
+        What to do with NaN: make the windows that hold it NaN, leave it out as `where` does, or
+        raise an error.
+    fill : float, optional
+        The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
 
     Returns
     -------
@@ -94,9 +105,13 @@ def moving_norm(
     array([0., 1., 1., 0., 0.])
     >>> numnorm.moving_norm([0.0, 3.0, 0.0, 6.0], 3, center=True, scale=False)
     array([-1.,  2., -3.,  3.])
+    >>> numnorm.moving_norm([1.0, 3.0, 99.0, 5.0], 3, where=[True, True, False, True])
+    array([0., 1., 0., 1.])
     """
     if others:
-        raise unexpected(moving_norm, others)
+        return with_weights(moving_norm, locals())
+    if "dask" in modules and any_lazy(x):
+        return lazy_twin("moving_norm")(locals())
     backend, x = backend_for(x, "x")
     windows = _windows(window, center, min_window, subtract_mean, scale, eps)
     return backend.moving_forward(x, moving_layout(x.shape, axis), windows, out, False)[0]
@@ -113,20 +128,20 @@ def moving_norm_forward(
     scale: bool = True,
     eps: float = 0.0,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[OmittingFilling],
 ) -> Normalized[Array]:
     """Return `moving_norm` together with the statistics that its backward pass needs.
 
     Parameters
     ----------
-    x, window, axis, center, min_window, subtract_mean, scale, eps, out
+    x, window, axis, center, min_window, subtract_mean, scale, eps, out, where, nan_policy, fill
         As for `moving_norm`.
 
     Returns
     -------
     Normalized
         ``(y, mean, rstd)``, all of the shape of x. A mean that is not subtracted is 0, and without
-        `scale` rstd is 1.
+        `scale` rstd is 1. Both are NaN for windows in which no step counts.
 
     Examples
     --------
@@ -135,7 +150,9 @@ def moving_norm_forward(
     array([1., 2., 4.])
     """
     if others:
-        raise unexpected(moving_norm_forward, others)
+        return with_weights(moving_norm_forward, locals())
+    if "dask" in modules and any_lazy(x):
+        return lazy_twin("moving_norm_forward")(locals())
     backend, x = backend_for(x, "x")
     windows = _windows(window, center, min_window, subtract_mean, scale, eps)
     return Normalized(*backend.moving_forward(x, moving_layout(x.shape, axis), windows, out, True))
@@ -154,7 +171,7 @@ def moving_norm_backward(
     subtract_mean: bool = True,
     scale: bool = True,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[Omitting],
 ) -> Array:
     r"""Return the gradient of `moving_norm` with respect to x.
 
@@ -175,6 +192,8 @@ def moving_norm_backward(
         As in the forward pass.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
+    where, nan_policy
+        As in the forward pass. What was left out passes no gradient.
 
     Returns
     -------
@@ -195,7 +214,9 @@ def moving_norm_backward(
     array([-0.5,  0.5, -1. ,  1. ])
     """
     if others:
-        raise unexpected(moving_norm_backward, others)
+        return with_weights(moving_norm_backward, locals())
+    if "dask" in modules and any_lazy(dy, x, mean, rstd):
+        return lazy_twin("moving_norm_backward")(locals())
     backend, x = backend_for(x, "x")
     windows = _windows(window, center, min_window, subtract_mean, scale, 0.0)
     layout = moving_layout(x.shape, axis)
@@ -212,7 +233,7 @@ def moving_norm_step(
     scale: bool = True,
     eps: float = 0.0,
     out: Any = None,
-    **others: Never,
+    **others: Unpack[OmittingFilling],
 ) -> tuple[Array, MovingState]:
     """Normalize the next chunk of a stream as `moving_norm` with trailing windows does.
 
@@ -224,8 +245,8 @@ def moving_norm_step(
         As for `moving_norm`, the same for all chunks.
     state : MovingState, optional
         What the call for the previous chunk returned; None for the first one. It can be pickled.
-    axis, subtract_mean, scale, eps, out
-        As for `moving_norm`.
+    axis, subtract_mean, scale, eps, out, where, nan_policy, fill
+        As for `moving_norm`; `where` is for the chunk.
 
     Returns
     -------
@@ -254,7 +275,7 @@ def moving_norm_step(
     array([1., 0.])
     """
     if others:
-        raise unexpected(moving_norm_step, others)
+        return with_weights(moving_norm_step, locals())
     backend, x = backend_for(x, "x")
     windows = _windows(window, False, 1, subtract_mean, scale, eps)
     if state is not None and not isinstance(state, MovingState):

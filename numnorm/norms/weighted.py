@@ -15,7 +15,7 @@ from numnorm.backends import backend_for
 from numnorm.backends.contract.weighting import WeightedInput, Weighting
 from numnorm.keywords import unexpected
 from numnorm.layouts import normalized_axes
-from numnorm.lazy_arrays import any_lazy
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 
 _Result = TypeVar("_Result")
 _POLICIES = ("propagate", "omit", "raise")
@@ -34,7 +34,8 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
     if unknown:
         raise unexpected(function, unknown)
     if any_lazy(*arguments.values(), *others.values()):
-        raise NotImplementedError(f"{next(iter(others))} is not there for lazy arrays yet")
+        lazily = lazy_twin("with_weights")
+        return cast(_Result, lazily(function, arguments | others, next(iter(others))))
     if arguments.get("running_mean") is not None and function.__name__.startswith("instance"):
         raise NotImplementedError(f"{next(iter(others))} is not there with running statistics yet")
     if (groups := others.pop("groups", None)) is not None:

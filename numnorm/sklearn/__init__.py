@@ -9,6 +9,7 @@ except ImportError as error:
 from numnorm.sklearn.batch import BatchNormalizer
 from numnorm.sklearn.layer import LayerNormalizer
 from numnorm.sklearn.local import LocalStandardNormalVariate
+from numnorm.sklearn.moving import MovingNormalizer
 from numnorm.sklearn.multiplicative import MultiplicativeScatterCorrection
 from numnorm.sklearn.rms import RMSNormalizer
 from numnorm.sklearn.robust import RobustNormalVariate
@@ -18,6 +19,7 @@ __all__ = [
     "BatchNormalizer",
     "LayerNormalizer",
     "LocalStandardNormalVariate",
+    "MovingNormalizer",
     "MultiplicativeScatterCorrection",
     "RMSNormalizer",
     "RobustNormalVariate",

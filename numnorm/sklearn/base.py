@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import sklearn
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import FLOAT_DTYPES, validate_data
 
 Array = np.ndarray[Any, Any]
@@ -21,7 +22,10 @@ CONSTANT = ("zero", "nan", "raise")
 class Normalizer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Base of all estimators; features go out as they came in, in their dtype."""
 
-    _parameter_constraints: dict[str, list[Any]] = {"copy": ["boolean"]}
+    _parameter_constraints: dict[str, list[Any]] = {
+        "nan_policy": [StrOptions({"propagate", "omit", "raise"})],
+        "copy": ["boolean"],
+    }
 
     def _validated(self, X: Any, *, reset: bool) -> Array:
         """Return X as an array of floats, and remember its features if `reset`."""
@@ -35,7 +39,11 @@ class Normalizer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return values
 
     def _takes_nan(self) -> bool:
-        return True
+        return bool(self.nan_policy != "raise")
+
+    def _missing(self) -> dict[str, Any]:
+        """Return the keywords with which a norm leaves out NaN, where that is wanted."""
+        return {"nan_policy": "omit"} if self.nan_policy == "omit" else {}
 
     def _out(self, values: Array) -> Array | None:
         """Return where to write the result: into `values` where that is wanted and possible."""

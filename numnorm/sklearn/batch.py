@@ -38,6 +38,9 @@ class BatchNormalizer(Normalizer):
         Whether to divide by the standard deviation of the feature.
     eps : float, default=0.0
         Added to the variance. With 0 a constant feature is divided by 1.
+    nan_policy : {"omit", "propagate", "raise"}, default="omit"
+        Whether a NaN is left out of the statistics and stays NaN, as in `StandardScaler`, makes
+        its feature NaN, or is an error.
     copy : bool, default=True
         False writes into X where that is possible.
 
@@ -62,8 +65,8 @@ class BatchNormalizer(Normalizer):
 
     Notes
     -----
-    A NaN is left out of the statistics and stays NaN. Only a feature whose values are all equal is
-    constant; `StandardScaler` takes one of small variance at a large mean for constant.
+    Only a feature whose values are all equal is constant; `StandardScaler` takes one of small
+    variance at a large mean for constant.
 
     Examples
     --------
@@ -89,11 +92,13 @@ class BatchNormalizer(Normalizer):
         with_mean: bool = True,
         with_std: bool = True,
         eps: float = 0.0,
+        nan_policy: str = "omit",
         copy: bool = True,
     ) -> None:
         self.with_mean = with_mean
         self.with_std = with_std
         self.eps = eps
+        self.nan_policy = nan_policy
         self.copy = copy
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -142,7 +147,7 @@ class BatchNormalizer(Normalizer):
             weights = _check_sample_weight(as_numpy(sample_weight), values, dtype=np.float64)
             if np.any(weights < 0):
                 raise ValueError("sample_weight must not be negative")
-        moments = moments_of(values, weights, before)
+        moments = moments_of(values, weights, before, omit=self.nan_policy == "omit")
         count, mean, m2, _ = moments
         counts = np.broadcast_to(count, mean.shape)
         with np.errstate(invalid="ignore"):
@@ -198,7 +203,8 @@ class BatchNormalizer(Normalizer):
             The data as they were, in the dtype of X.
         """
         check_is_fitted(self)
-        values = check_array(as_numpy(X), dtype=float_dtypes(X), ensure_all_finite="allow-nan")
+        finite = "allow-nan" if self._takes_nan() else True
+        values = check_array(as_numpy(X), dtype=float_dtypes(X), ensure_all_finite=finite)
         width = values.shape[1]
         if width != self.n_features_in_:
             raise ValueError(f"X must have {self.n_features_in_} features, got {width}")

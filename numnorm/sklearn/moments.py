@@ -6,19 +6,23 @@ import numpy as np
 
 import numnorm
 from numnorm import Moments
+from numnorm.array_types import NanPolicy
 from numnorm.sklearn.base import Array, row_chunks
 
 
-def moments_of(X: Array, weights: Array | None = None, before: Moments | None = None) -> Moments:
+def moments_of(
+    X: Array, weights: Array | None = None, before: Moments | None = None, *, omit: bool
+) -> Moments:
     """Return the moments of X and of the rows before, merged.
 
     The count is an integer, or a number for each feature if rows have weights or a value is
-    missing.
+    left out.
     """
     uniform = before is None or isinstance(before.count, int)
-    if uniform and weights is None and not np.isnan(X).any():
+    if uniform and weights is None and not (omit and np.isnan(X).any()):
         return _complete(X, before)
-    return numnorm.batch_moments(X, weights=weights, nan_policy="omit", after=before)
+    policy: NanPolicy = "omit" if omit else "propagate"
+    return numnorm.batch_moments(X, weights=weights, nan_policy=policy, after=before)
 
 
 def _complete(X: Array, before: Moments | None) -> Moments:

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 import numnorm
 from numnorm.sklearn.base import (
+    Array,
     Normalizer,
     as_numpy,
     centred,
@@ -34,6 +35,9 @@ class MultiplicativeScatterCorrection(Normalizer):
     constant : {"mean", "nan", "raise"}, default="mean"
         What a row becomes whose slope b is 0, such as a flat one: the mean of the reference at
         each feature, NaN, or an error.
+    nan_policy : {"raise", "omit", "propagate"}, default="raise"
+        Whether a NaN is an error, is left out of the regression and of the mean spectrum and stays
+        NaN, or makes its row NaN and, in training data, all rows.
     copy : bool, default=True
         False writes into X where that is possible.
 
@@ -48,8 +52,7 @@ class MultiplicativeScatterCorrection(Normalizer):
 
     Notes
     -----
-    The regression is that of the deviations from the means, so that no offset costs digits. NaN
-    is an error.
+    The regression is that of the deviations from the means, so that no offset costs digits.
 
     References
     ----------
@@ -71,13 +74,18 @@ class MultiplicativeScatterCorrection(Normalizer):
         "constant": [StrOptions({"mean", "nan", "raise"})],
     }
 
-    def __init__(self, reference: Any = None, *, constant: str = "mean", copy: bool = True) -> None:
+    def __init__(
+        self,
+        reference: Any = None,
+        *,
+        constant: str = "mean",
+        nan_policy: str = "raise",
+        copy: bool = True,
+    ) -> None:
         self.reference = reference
         self.constant = constant
+        self.nan_policy = nan_policy
         self.copy = copy
-
-    def _takes_nan(self) -> bool:
-        return False
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Keep the reference, or the mean of X.
@@ -97,7 +105,10 @@ class MultiplicativeScatterCorrection(Normalizer):
         self._validate_params()
         values = self._validated(X, reset=True)
         if self.reference is None:
-            reference = moments_of(values).mean
+            omit = self.nan_policy == "omit"
+            if omit and (missing := np.isnan(values).all(axis=0)).any():
+                raise ValueError(f"feature {int(np.argmax(missing))} of X has no values")
+            reference = moments_of(values, omit=omit).mean
         else:
             given = as_numpy(self.reference)
             reference = check_array(
@@ -128,20 +139,38 @@ class MultiplicativeScatterCorrection(Normalizer):
         check_is_fitted(self)
         check_same_library(X, self, "reference_")
         values = self._validated(X, reset=False)
-        deviations, mean = centred(np.asarray(as_numpy(self.reference_))[np.newaxis])
+        reference = np.asarray(as_numpy(self.reference_))
+        deviations, mean = centred(reference[np.newaxis])
         direction = deviations[0] / np.sum(deviations**2)
         # The normalized rows have the slopes of the rows, divided by their deviations.
         out = None if self.constant == "raise" else self._out(values)
-        result = numnorm.standard_normal_variate(values, out=out)
+        result = numnorm.standard_normal_variate(values, out=out, **self._missing())
         for rows in row_chunks(result):
             normalized = result[rows].astype(np.float64)
             # A matrix product would round otherwise for another number of rows.
             slope = np.einsum("ij,j->i", normalized, direction)[:, np.newaxis]
+            level, missing = np.repeat(mean, len(slope), axis=0), np.isnan(normalized)
+            if self.nan_policy == "omit" and missing.any():
+                lacking = missing.any(axis=1)
+                slope[lacking], level[lacking] = _regression(
+                    normalized[lacking], ~missing[lacking], reference
+                )
             without = slope[:, 0] == 0
             check_constant(without, self.constant, "rows with the slope 0")
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 normalized /= slope
                 normalized[without] = 0.0 if self.constant == "mean" else np.nan
-                normalized += mean
+                normalized += level
+                normalized[missing] = np.nan
                 result[rows] = normalized
         return like(X, result)
+
+
+def _regression(x: Array, valid: Array, reference: Array) -> tuple[Array, Array]:
+    """Return the slope of each row, by its valid values, and the mean of the reference there."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviations, mean = centred(np.broadcast_to(reference, x.shape), valid)
+        slope = np.sum(x * deviations, axis=1, keepdims=True, where=valid)
+        slope /= np.sum(deviations**2, axis=1, keepdims=True, where=valid)
+    # A row whose only value lies on any line counts as flat.
+    return np.where(valid.any(axis=1, keepdims=True) & np.isnan(slope), 0.0, slope), mean

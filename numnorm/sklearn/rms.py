@@ -17,6 +17,8 @@ class RMSNormalizer(RowNormalizer):
     ----------
     eps : float, default=1e-5
         Added to the mean square, so that small signals stay small.
+    nan_policy : {"propagate", "omit", "raise"}, default="propagate"
+        Whether a NaN makes its row NaN, is left out and stays NaN, or is an error.
     copy : bool, default=True
         False writes into X where that is possible.
 
@@ -43,9 +45,12 @@ class RMSNormalizer(RowNormalizer):
         "eps": [Interval(Real, 0, None, closed="left")],
     }
 
-    def __init__(self, *, eps: float = 1e-5, copy: bool = True) -> None:
+    def __init__(
+        self, *, eps: float = 1e-5, nan_policy: str = "propagate", copy: bool = True
+    ) -> None:
         self.eps = eps
+        self.nan_policy = nan_policy
         self.copy = copy
 
     def _normalized(self, X: Array, out: Array | None) -> Array:
-        return numnorm.rms_norm(X, eps=self.eps, out=out)
+        return numnorm.rms_norm(X, eps=self.eps, out=out, **self._missing())

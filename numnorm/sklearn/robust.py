@@ -35,6 +35,8 @@ class RobustNormalVariate(RowNormalizer):
         Added to the divisor.
     constant : {"zero", "nan", "raise"}, default="zero"
         What a row becomes whose divisor without `eps` is 0.
+    nan_policy : {"propagate", "omit", "raise"}, default="propagate"
+        Whether a NaN makes its row NaN, is left out and stays NaN, or is an error.
     copy : bool, default=True
         False writes into X where that is possible.
 
@@ -47,7 +49,7 @@ class RobustNormalVariate(RowNormalizer):
 
     Notes
     -----
-    A NaN makes its row NaN. The percentile lies between two values as in `numpy.percentile`.
+    The percentile lies between two values as in `numpy.percentile`.
 
     References
     ----------
@@ -78,12 +80,14 @@ class RobustNormalVariate(RowNormalizer):
         percentile: float = 25,
         eps: float = 0.0,
         constant: str = "zero",
+        nan_policy: str = "propagate",
         copy: bool = True,
     ) -> None:
         self.method = method
         self.percentile = percentile
         self.eps = eps
         self.constant = constant
+        self.nan_policy = nan_policy
         self.copy = copy
 
     def _normalized(self, X: Array, out: Array | None) -> Array:
@@ -92,6 +96,17 @@ class RobustNormalVariate(RowNormalizer):
         return in_chunks(self._by_definition, X, out)
 
     def _by_definition(self, x: Array) -> Array:
+        missing = np.isnan(x)
+        if self.nan_policy != "omit" or not missing.any():
+            return self._of_complete_rows(x)
+        result = np.full_like(x, np.nan)
+        complete = ~missing.any(axis=1)
+        result[complete] = self._of_complete_rows(x[complete])
+        for row in np.flatnonzero(~complete & ~missing.all(axis=1)):
+            result[row, ~missing[row]] = self._of_complete_rows(x[[row]][:, ~missing[row]])[0]
+        return result
+
+    def _of_complete_rows(self, x: Array) -> Array:
         if self.method == "mad":
             deviations = x - np.median(x, axis=1, keepdims=True)
             divisor = NORMAL * np.median(abs(deviations), axis=1, keepdims=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -35,7 +36,7 @@ class StandardNormalVariate(RowNormalizer):
     constant : {"zero", "nan", "raise"}, default="zero"
         What a row becomes whose values are all equal, if `with_std`.
     nan_policy : {"propagate", "omit", "raise"}, default="propagate"
-        Whether a NaN makes its row NaN, is left out of the statistics, or is an error.
+        Whether a NaN makes its row NaN, is left out and stays NaN, or is an error.
     copy : bool, default=True
         False writes into X where that is possible.
 
@@ -75,7 +76,6 @@ class StandardNormalVariate(RowNormalizer):
         "ddof": [Interval(Integral, 0, None, closed="left")],
         "eps": [Interval(Real, 0, None, closed="left")],
         "constant": [StrOptions(set(CONSTANT))],
-        "nan_policy": [StrOptions({"propagate", "omit", "raise"})],
     }
 
     def __init__(
@@ -97,20 +97,13 @@ class StandardNormalVariate(RowNormalizer):
         self.nan_policy = nan_policy
         self.copy = copy
 
-    def _takes_nan(self) -> bool:
-        return self.nan_policy != "raise"
-
     def _normalized(self, X: Array, out: Array | None) -> Array:
         width = X.shape[1]
         if self.ddof >= width:
             raise ValueError(f"ddof must be less than the {width} features of X, got {self.ddof}")
         constant = self._constant(X)
         if self.with_mean and self.with_std:
-            omit = self.nan_policy == "omit"
-            incomplete = np.flatnonzero(np.isnan(X).any(axis=1) if omit else ())
-            kept = X[incomplete]  # a copy, as `out` may be X
-            result = self._of_complete_rows(X, out)
-            result[incomplete] = in_chunks(self._by_definition, kept)
+            result = self._by_norm(X, out)
         else:
             result = in_chunks(self._by_definition, X, out)
         result[constant] = np.nan
@@ -126,16 +119,15 @@ class StandardNormalVariate(RowNormalizer):
         check_constant(constant, self.constant, "constant rows")
         return np.flatnonzero(constant)
 
-    def _of_complete_rows(self, X: Array, out: Array | None) -> Array:
+    def _by_norm(self, X: Array, out: Array | None) -> Array:
+        options: dict[str, Any] = {"ddof": self.ddof, "out": out, **self._missing()}
         if self.eps == 0:
-            return numnorm.standard_normal_variate(X, ddof=self.ddof, out=out)
-        width = X.shape[1]
-        share = (width - self.ddof) / width
-        gain = np.full(width, share**0.5, X.dtype) if self.ddof else None
-        return numnorm.layer_norm(X, gain, eps=self.eps * share, out=out)
+            return numnorm.standard_normal_variate(X, **options)
+        # AdaNorm without its factor: a layer norm with a ddof.
+        return numnorm.ada_norm(X, k=0.0, eps=self.eps, **options)
 
     def _by_definition(self, x: Array) -> Array:
-        """Return the result for rows of float64, some of which may lack values."""
+        """Return the result of one step without the other for rows of float64."""
         omit = self.nan_policy == "omit"
         valid = ~np.isnan(x)
         deviations, _ = centred(x, valid if omit else None)
@@ -148,4 +140,4 @@ class StandardNormalVariate(RowNormalizer):
         squares = np.sum((deviations / largest) ** 2, axis=1, keepdims=True, where=valid)
         divisor = np.where(count > self.ddof, count - self.ddof, np.nan)
         std = np.hypot(largest * np.sqrt(squares / divisor), self.eps**0.5)
-        return np.where((largest == 0) & valid, 0.0, result / std)
+        return np.where((largest == 0) & valid & (count > self.ddof), 0.0, result / std)

@@ -2,7 +2,8 @@
 
 The functions of `numnorm` with the same names compute the results. A Dataset is normalized variable
 by variable: those without the named dimensions stay as they are. An array of Dask stays lazy, and
-each chunk is normalized for itself; so a chunk must hold all elements that share statistics.
+each chunk is normalized for itself; so a chunk must hold all elements that share statistics, but
+for moving norms.
 """
 
 try:
@@ -12,6 +13,7 @@ except ImportError as error:
 
 from numnorm.xarray.channels import batch_norm, group_norm, instance_norm
 from numnorm.xarray.moments import batch_moments
+from numnorm.xarray.moving import exponential_norm, moving_norm
 from numnorm.xarray.rows import (
     ada_norm,
     layer_norm,
@@ -24,9 +26,11 @@ __all__ = [
     "ada_norm",
     "batch_moments",
     "batch_norm",
+    "exponential_norm",
     "group_norm",
     "instance_norm",
     "layer_norm",
+    "moving_norm",
     "rms_norm",
     "standard_normal_variate",
     "weight_norm",

@@ -8,8 +8,16 @@ import xarray as xr
 
 import numnorm
 from numnorm.arguments import check_flag
-from numnorm.array_types import Convention
-from numnorm.xarray.named_dims import Dims, Labelled, Names, apply, each_variable, names_of
+from numnorm.array_types import Convention, NanPolicy
+from numnorm.xarray.named_dims import (
+    Dims,
+    Labelled,
+    Names,
+    apply,
+    counting,
+    each_variable,
+    names_of,
+)
 from numnorm.xarray.running import updating
 
 
@@ -22,6 +30,10 @@ def group_norm(
     channel_dim: Any,
     dim: Dims,
     eps: float = 1e-5,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: float | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize over groups of channels and the named dimensions, then scale and shift.
@@ -41,6 +53,8 @@ def group_norm(
         Along all dimensions that are not named, the samples are normalized for themselves.
     eps : float, default 1e-5
         As for `numnorm.group_norm`.
+    where, weights, nan_policy, fill
+        As for `layer_norm`.
     keep_attrs : bool, default True
         Whether the result has the attributes of x.
 
@@ -62,13 +76,14 @@ def group_norm(
     >>> numnorm.xarray.group_norm(x, groups=2, channel_dim="band", dim=(), eps=0).values
     array([[-1.,  1., -1.,  1.]])
     """
-    parameters = {"gamma": gamma, "beta": beta}
+    counts = counting(where, weights, nan_policy, fill)
+    parameters = {"gamma": gamma, "beta": beta, **counts.arrays}
     channel = names_of("channel_dim", channel_dim)
     dims = names_of("dim", dim)
     _check_channel(channel, dims)
 
     def norm(array: xr.DataArray) -> xr.DataArray:
-        options, shared = {"groups": groups, "eps": eps}, (*channel, *dims)
+        options, shared = {"groups": groups, "eps": eps, **counts.options}, (*channel, *dims)
         return _of_samples(
             numnorm.group_norm, array, parameters, options, channel, dims, shared, keep_attrs
         )
@@ -91,6 +106,10 @@ def instance_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: float = 1e-5,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: float | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize each channel of each sample over the named dimensions, then scale and shift.
@@ -110,6 +129,8 @@ def instance_norm(
         Of each channel, as for `batch_norm`.
     training, momentum, batches, convention, unbiased, eps
         As for `numnorm.instance_norm`.
+    where, weights, nan_policy, fill
+        As for `layer_norm`.
     keep_attrs : bool, default True
         Whether the result has the attributes of x.
 
@@ -136,12 +157,13 @@ def instance_norm(
     dims = names_of("dim", dim)
     _check_channel(channel, dims)
     running = {"running_mean": running_mean, "running_var": running_var}
-    options = {"momentum": momentum, "batches": batches, "convention": convention}
+    counts = counting(where, weights, nan_policy, fill)
+    options = {**counts.options, "momentum": momentum, "batches": batches, "convention": convention}
     options |= {"unbiased": unbiased, "eps": eps, "training": check_flag("training", training)}
     _check_one_array(x, running)
 
     def norm(array: xr.DataArray) -> xr.DataArray:
-        given = {"gamma": gamma, "beta": beta}
+        given = {"gamma": gamma, "beta": beta, **counts.arrays}
         with updating(running, array, given, channel, training) as (parameters, updated):
             return _of_samples(
                 numnorm.instance_norm,
@@ -171,6 +193,10 @@ def batch_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: float = 1e-5,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: float | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize each channel over all other dimensions, then scale and shift it.
@@ -192,6 +218,8 @@ def batch_norm(
         chunks.
     momentum, batches, convention, unbiased, eps
         As for `numnorm.batch_norm`.
+    where, weights, nan_policy, fill
+        As for `layer_norm`.
     keep_attrs : bool, default True
         Whether the result has the attributes of x.
 
@@ -219,13 +247,14 @@ def batch_norm(
     if not channels:
         raise ValueError("channel_dim must name at least one dimension, got none")
     running = {"running_mean": running_mean, "running_var": running_var}
-    options = {"momentum": momentum, "batches": batches, "convention": convention}
+    counts = counting(where, weights, nan_policy, fill)
+    options = {**counts.options, "momentum": momentum, "batches": batches, "convention": convention}
     options |= {"unbiased": unbiased, "eps": eps, "training": check_flag("training", training)}
     _check_one_array(x, running)
 
     def norm(array: xr.DataArray) -> xr.DataArray:
         others: Names = tuple(name for name in array.dims if name not in channels)
-        given = {"gamma": gamma, "beta": beta}
+        given = {"gamma": gamma, "beta": beta, **counts.arrays}
         axes = array.get_axis_num(channels)
         with updating(running, array, given, channels, training) as (parameters, updated):
             return apply(

@@ -8,12 +8,28 @@ import numpy as np
 import xarray as xr
 
 import numnorm
+from numnorm.array_types import NanPolicy
 from numnorm.threads import num_threads
-from numnorm.xarray.named_dims import Dims, check_chunks, check_dims, is_lazy, names_of
+from numnorm.xarray.named_dims import (
+    Dims,
+    check_chunks,
+    check_dims,
+    counting,
+    is_lazy,
+    names_of,
+    parameter,
+    with_axes_of,
+)
 
 
 def batch_moments(
-    x: xr.DataArray, *, channel_dim: Dims, after: numnorm.Moments | None = None
+    x: xr.DataArray,
+    *,
+    channel_dim: Dims,
+    after: numnorm.Moments | None = None,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
 ) -> numnorm.Moments:
     """Return the count, the mean and the squared deviations of each channel.
 
@@ -26,6 +42,8 @@ def batch_moments(
         The dimensions of the channels; the statistics are taken over all others.
     after : Moments, optional
         The moments of earlier arrays, to be merged in.
+    where, weights, nan_policy
+        As for `layer_norm`.
 
     Returns
     -------
@@ -59,30 +77,47 @@ def batch_moments(
     axis = axes[0] if len(axes) == 1 else axes
     if isinstance(after, numnorm.Moments) and np.ndim(after.mean) == len(own):
         after = _transposed(after, [channels.index(name) for name in own])
+    arrays, options = counting(where, weights, nan_policy, None)
+    given = {
+        name: with_axes_of(x, parameter(name, value, x, x.dims))
+        for name, value in arrays.items()
+        if value is not None
+    }
+    options = {**options, "channel_axis": axis}
     if is_lazy(x):
         check_chunks(x, own)
-        total = _of_chunks(x.data, axis, after)
+        total = _of_chunks(x.data, given, options, after)
     else:
-        total = numnorm.batch_moments(x.data, channel_axis=axis, after=after)
+        values = {n: array.compute() if is_lazy(array) else array for n, array in given.items()}
+        total = numnorm.batch_moments(x.data, after=after, **values, **options)
     return _transposed(total, [own.index(name) for name in channels])
 
 
 def _transposed(moments: numnorm.Moments, order: list[int]) -> numnorm.Moments:
-    count, *arrays = moments
-    return numnorm.Moments(count, *(a if a is None else a.transpose(order) for a in arrays))
+    return numnorm.Moments(
+        *(field if np.ndim(field) == 0 else field.transpose(order) for field in moments)
+    )
 
 
-def _of_chunks(x: Any, axis: Any, total: numnorm.Moments | None) -> numnorm.Moments:
+def _of_chunks(
+    x: Any, given: dict[str, Any], options: Any, total: numnorm.Moments | None
+) -> numnorm.Moments:
     """Return the moments of an array of Dask, the chunks merged in their order."""
     import dask
+    import dask.array
 
     one = dask.delayed(_of_chunk, pure=True)
-    for moments in dask.compute(*(one(chunk, axis) for chunk in x.to_delayed().ravel())):
+    wide = (dask.array.broadcast_to(array, x.shape).rechunk(x.chunks) for array in given.values())
+    blocks = zip(*(array.to_delayed().ravel() for array in (x, *wide)), strict=True)
+    calls = [one(tuple(given), options, *block) for block in blocks]
+    for moments in dask.compute(*calls):
         total = moments if total is None else total.merge(moments)
     assert total is not None  # an array has at least one chunk
     return total
 
 
-def _of_chunk(chunk: Any, axis: Any) -> numnorm.Moments:
+def _of_chunk(names: tuple[str, ...], options: Any, chunk: Any, *given: Any) -> numnorm.Moments:
     with num_threads(1):  # other chunks are computed at the same time
-        return numnorm.batch_moments(chunk, channel_axis=axis)
+        keywords = dict(zip(names, given, strict=True))
+        moments: numnorm.Moments = numnorm.batch_moments(chunk, **keywords, **options)
+        return moments

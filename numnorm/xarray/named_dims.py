@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -16,6 +16,24 @@ from numnorm.xarray.blocks import Placement, Plan, normalized_block
 Labelled = TypeVar("Labelled", bound=xr.DataArray | xr.Dataset)
 Dims = Hashable | Iterable[Hashable]
 Names = tuple[Hashable, ...]
+
+COUNTING = ("where", "weights")
+"""The arrays that say which elements count, and how much."""
+
+
+class Counting(NamedTuple):
+    """Which elements count.
+
+    Attributes
+    ----------
+    arrays : dict
+        `COUNTING` by keyword.
+    options : dict
+        The other arguments.
+    """
+
+    arrays: dict[str, Any]
+    options: dict[str, Any]
 
 
 def names_of(argument: str, dims: Any) -> Names:
@@ -104,6 +122,19 @@ def _of_dims(name: str, value: xr.Variable | xr.DataArray, x: xr.DataArray) -> x
     return value.variable
 
 
+def with_axes_of(x: xr.DataArray, array: xr.Variable) -> Any:
+    """Return the data of a parameter with the axes of x, of length 1 where it has none."""
+    data = array.transpose(*(dim for dim in x.dims if dim in array.dims)).data
+    return data[tuple(slice(None) if dim in array.dims else None for dim in x.dims)]
+
+
+def counting(where: Any, weights: Any, nan_policy: Any, fill: Any) -> Counting:
+    """Return what says which elements count, as parameters and as options of a function."""
+    options = {} if nan_policy == "propagate" else {"nan_policy": nan_policy}
+    options |= {} if fill is None else {"fill": fill}
+    return Counting({"where": where, "weights": weights}, options)
+
+
 def apply(
     function: Callable[..., Any],
     x: xr.DataArray,
@@ -125,13 +156,15 @@ def apply(
         The norm of numnorm.
     x : DataArray
     parameters : mapping
-        The parameters by keyword, as the caller gave them. None is left out.
+        The parameters by keyword, as the caller gave them, `where` and `weights` among them. None
+        is left out.
     options : mapping
         The other arguments of the function.
     core : tuple
         The dimensions whose elements share statistics: a chunk holds them whole.
     usual : tuple
-        The dimensions of a parameter that is a plain array, in the order of its axes.
+        The dimensions of a parameter that is a plain array, in the order of its axes; a plain
+        mask or weights have those of x.
     keep_attrs : bool
         Whether the result has the attributes of x.
     order : tuple, optional
@@ -145,7 +178,7 @@ def apply(
     core = tuple(dim for dim in x.dims if dim in core)
     handed = tuple(dim for dim in x.dims if dim not in core) + core
     given = {
-        name: parameter(name, value, x, usual)
+        name: parameter(name, value, x, x.dims if name in COUNTING else usual)
         for name, value in parameters.items()
         if value is not None
     }
@@ -154,7 +187,11 @@ def apply(
         raise ValueError(f"x must have chunks of known lengths, got {x.shape}: use .compute()")
     check_chunks(x, core, advice)
     placements = tuple(
-        Placement(name, tuple(dim in array.dims for dim in core), set(array.dims) == set(usual))
+        Placement(
+            name,
+            tuple(dim in array.dims for dim in core),
+            name not in COUNTING and set(array.dims) == set(usual),
+        )
         for name, array in given.items()
     )
     plan = Plan(

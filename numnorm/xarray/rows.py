@@ -7,8 +7,17 @@ from typing import Any, cast
 import xarray as xr
 
 import numnorm
-from numnorm.array_types import EpsIn
-from numnorm.xarray.named_dims import Dims, Labelled, Names, apply, each_variable, names_of
+from numnorm.array_types import EpsIn, NanPolicy
+from numnorm.xarray.named_dims import (
+    Counting,
+    Dims,
+    Labelled,
+    Names,
+    apply,
+    counting,
+    each_variable,
+    names_of,
+)
 
 
 def layer_norm(
@@ -18,6 +27,10 @@ def layer_norm(
     *,
     dim: Dims,
     eps: float = 1e-5,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: float | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize to mean 0 and variance 1 over the named dimensions, then scale and shift.
@@ -34,6 +47,15 @@ def layer_norm(
     dim : hashable or iterable of hashable
         The dimensions that share their statistics.
     eps : float, default 1e-5
+        As for `numnorm.layer_norm`.
+    where : DataArray or array_like of bool, optional
+        Which elements count; the others get `fill`. A DataArray has dimensions of x, in any order,
+        and the same labels; an array has the shape of x.
+    weights : DataArray or array_like, optional
+        How often each element counts, as `where`.
+    nan_policy : {"propagate", "omit", "raise"}
+        As for `numnorm.layer_norm`.
+    fill : float, optional
         As for `numnorm.layer_norm`.
     keep_attrs : bool, default True
         Whether the result has the attributes of x.
@@ -59,11 +81,21 @@ def layer_norm(
            [ 1.,  1.]])
     """
     parameters = {"gamma": gamma, "beta": beta}
-    return _over(numnorm.layer_norm, x, parameters, dim, {"eps": eps}, keep_attrs)
+    counts = counting(where, weights, nan_policy, fill)
+    return _over(numnorm.layer_norm, x, parameters, dim, {"eps": eps}, counts, keep_attrs)
 
 
 def rms_norm(
-    x: Labelled, gamma: Any = None, *, dim: Dims, eps: float = 1e-5, keep_attrs: bool = True
+    x: Labelled,
+    gamma: Any = None,
+    *,
+    dim: Dims,
+    eps: float = 1e-5,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: float | None = None,
+    keep_attrs: bool = True,
 ) -> Labelled:
     """Divide by the root mean square over the named dimensions, then scale.
 
@@ -77,6 +109,8 @@ def rms_norm(
         The dimensions that share their root mean square.
     eps : float, default 1e-5
         As for `numnorm.rms_norm`.
+    where, weights, nan_policy, fill
+        As for `layer_norm`.
     keep_attrs : bool, default True
         Whether the result has the attributes of x.
 
@@ -98,7 +132,8 @@ def rms_norm(
     >>> numnorm.xarray.rms_norm(x, dim="wavelength", eps=0).values.round(4)
     array([0.8485, 1.1314])
     """
-    return _over(numnorm.rms_norm, x, {"gamma": gamma}, dim, {"eps": eps}, keep_attrs)
+    counts = counting(where, weights, nan_policy, fill)
+    return _over(numnorm.rms_norm, x, {"gamma": gamma}, dim, {"eps": eps}, counts, keep_attrs)
 
 
 def ada_norm(
@@ -110,6 +145,10 @@ def ada_norm(
     eps: float = 1e-5,
     eps_in: EpsIn = "variance",
     ddof: int = 0,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: float | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize over the named dimensions, then scale each value by a factor that depends on it.
@@ -122,6 +161,8 @@ def ada_norm(
         The dimensions that share their statistics.
     scale, k, eps, eps_in, ddof
         As for `numnorm.ada_norm`.
+    where, weights, nan_policy, fill
+        As for `layer_norm`.
     keep_attrs : bool, default True
         Whether the result has the attributes of x.
 
@@ -144,11 +185,20 @@ def ada_norm(
     array([-1.1,  0.9])
     """
     options = {"scale": scale, "k": k, "eps": eps, "eps_in": eps_in, "ddof": ddof}
-    return _over(numnorm.ada_norm, x, {}, dim, options, keep_attrs)
+    counts = counting(where, weights, nan_policy, fill)
+    return _over(numnorm.ada_norm, x, {}, dim, options, counts, keep_attrs)
 
 
 def standard_normal_variate(
-    x: Labelled, *, dim: Dims, ddof: int = 0, keep_attrs: bool = True
+    x: Labelled,
+    *,
+    dim: Dims,
+    ddof: int = 0,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: float | None = None,
+    keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize to mean 0 and standard deviation 1 over the named dimensions.
 
@@ -160,6 +210,8 @@ def standard_normal_variate(
         The dimensions that share their statistics: of spectra, the wavelengths.
     ddof : int, default 0
         As for `numnorm.standard_normal_variate`.
+    where, weights, nan_policy, fill
+        As for `layer_norm`.
     keep_attrs : bool, default True
         Whether the result has the attributes of x.
 
@@ -182,10 +234,21 @@ def standard_normal_variate(
     array([[-1.,  0.,  1.],
            [ 0.,  0.,  0.]])
     """
-    return _over(numnorm.standard_normal_variate, x, {}, dim, {"ddof": ddof}, keep_attrs)
+    counts = counting(where, weights, nan_policy, fill)
+    return _over(numnorm.standard_normal_variate, x, {}, dim, {"ddof": ddof}, counts, keep_attrs)
 
 
-def weight_norm(x: Labelled, g: Any = None, *, dim: Dims, keep_attrs: bool = True) -> Labelled:
+def weight_norm(
+    x: Labelled,
+    g: Any = None,
+    *,
+    dim: Dims,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: float | None = None,
+    keep_attrs: bool = True,
+) -> Labelled:
     """Scale each vector along the named dimensions to a given length.
 
     Parameters
@@ -197,6 +260,8 @@ def weight_norm(x: Labelled, g: Any = None, *, dim: Dims, keep_attrs: bool = Tru
         has the other dimensions of x, in the order of x. Default: 1.
     dim : hashable or iterable of hashable
         The dimensions of one vector.
+    where, weights, nan_policy, fill
+        As for `layer_norm`.
     keep_attrs : bool, default True
         Whether the result has the attributes of x.
 
@@ -219,11 +284,18 @@ def weight_norm(x: Labelled, g: Any = None, *, dim: Dims, keep_attrs: bool = Tru
     array([[6., 8.],
            [0., 0.]])
     """
-    return _over(numnorm.weight_norm, x, {"g": g}, dim, {}, keep_attrs)
+    counts = counting(where, weights, nan_policy, fill)
+    return _over(numnorm.weight_norm, x, {"g": g}, dim, {}, counts, keep_attrs)
 
 
 def _over(
-    function: Any, x: Labelled, parameters: Any, dim: Any, options: Any, keep_attrs: bool
+    function: Any,
+    x: Labelled,
+    parameters: Any,
+    dim: Any,
+    options: Any,
+    counts: Counting,
+    keep_attrs: bool,
 ) -> Labelled:
     """Return a norm of rows."""
     dims = names_of("dim", dim)
@@ -236,8 +308,8 @@ def _over(
         return apply(
             function,
             array,
-            parameters,
-            {**options, "axis": axes[0] if len(axes) == 1 else tuple(axes)},
+            {**parameters, **counts.arrays},
+            {**options, **counts.options, "axis": axes[0] if len(axes) == 1 else tuple(axes)},
             core=dims,
             usual=others if "g" in parameters else dims,
             keep_attrs=keep_attrs,

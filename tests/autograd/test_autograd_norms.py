@@ -16,6 +16,8 @@ RNG = np.random.default_rng(5)
 X = RNG.normal(2.0, 1.5, (3, 4, 5))
 D, C = RNG.normal(size=5), RNG.normal(size=4)
 
+MASK, WEIGHTS = RNG.random(X.shape) < 0.7, RNG.integers(0, 3, 5) * RNG.random(5)
+
 # A function, its arrays, and its options.
 CASES = {
     "layer_norm": ("layer_norm", (X, D, D + 1), {}),
@@ -62,7 +64,30 @@ CASES = {
         (X, C, C),
         {"training": False, "running_mean": C, "running_var": C**2},
     ),
+    "moving_norm": ("moving_norm", (X,), {"window": 2, "axis": 1, "eps": 0.1}),
+    "moving_norm around": (
+        "moving_norm",
+        (X,),
+        {"window": 3, "center": True, "subtract_mean": False},
+    ),
+    "exponential_norm": ("exponential_norm", (X,), {"alpha": 0.3, "initial": 2}),
 }
+# With a mask, and with weights of the elements of a row.
+COUNTING = {
+    "layer_norm": ("layer_norm", (X, D, D + 1), {"weights": WEIGHTS}),
+    "layer_norm with two kinds of bias": ("layer_norm", (X, D, X[:1, :, :1]), {}),
+    "rms_norm": ("rms_norm", (X, D), {"weights": WEIGHTS}),
+    "ada_norm": ("ada_norm", (X,), {"detach_factor": False, "weights": WEIGHTS}),
+    "standard_normal_variate": ("standard_normal_variate", (X,), {}),
+    "weight_norm": ("weight_norm", (X, X[:, :, 0]), {"weights": WEIGHTS}),
+    "group_norm": ("group_norm", (X, C, C + 1), {"groups": 2}),
+    "instance_norm": ("instance_norm", (X, C, C), {}),
+    "batch_norm": ("batch_norm", (X, C, C), {"weights": WEIGHTS[:3]}),
+    "batch_norm with a bias beside none": ("batch_norm", (X, None, X[:, :, :1]), {}),
+    "moving_norm": ("moving_norm", (X,), {"window": 4, "axis": -1, "eps": 0.1}),
+    "exponential_norm": ("exponential_norm", (X,), {"alpha": 0.3}),
+}
+MOVING = ("moving_norm", "exponential_norm")
 
 
 def cases(*dtypes):
@@ -71,6 +96,9 @@ def cases(*dtypes):
     for case, (name, arrays, _) in CASES.items():
         norm = name.replace("standard_normal_variate", "ada_norm")
         for dtype in dtypes:
+            if name in MOVING:
+                parameters.append(pytest.param(case, dtype, id=f"{case}-{dtype}"))
+                continue
             mark = marks(norm, dtype, "both" if len(arrays) > 1 else "none")
             parameters.append(pytest.param(case, dtype, marks=mark, id=f"{case}-{dtype}"))
     return parameters
@@ -78,7 +106,39 @@ def cases(*dtypes):
 
 @pytest.mark.parametrize("case, dtype", cases("float64"))
 def test_check_grads(case, dtype):
-    name, arrays, options = CASES[case]
+    check(*CASES[case])
+
+
+@pytest.mark.parametrize("case", COUNTING)
+def test_check_grads_with_a_mask_and_weights(case):
+    name, arrays, options = COUNTING[case]
+    check(name, arrays, {"where": MASK, "fill": 3.0, **options})
+
+
+@pytest.mark.parametrize("case", COUNTING)
+def test_a_missing_value_is_as_one_that_a_mask_leaves_out(case):
+    name, arrays, options = COUNTING[case]
+    x = np.where(MASK, X, np.nan)
+    given = [i for i, array in enumerate(arrays) if array is not None]
+    dy = RNG.normal(size=X.shape)
+
+    def gradients(x, **counting):
+        def loss(*values):
+            every = [values[given.index(i)] if i in given else None for i in range(len(arrays))]
+            y = getattr(differentiable, name)(*every, **options, **counting)
+            return anp.sum(dy * y)
+
+        values = x, *(arrays[i] for i in given[1:])
+        return autograd.grad(loss, tuple(range(len(values))))(*values)
+
+    found = gradients(x, nan_policy="omit", fill=0.0)
+    for one, other in zip(found, gradients(X, where=MASK), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    assert (found[0][~MASK] == 0).all()
+
+
+def check(name, arrays, options):
+    """Compare gradients with numerical ones."""
     given = [i for i, array in enumerate(arrays) if array is not None]
 
     def function(*values):
@@ -282,6 +342,12 @@ def test_options_are_constants():
 
     with pytest.raises(TypeError, match=r"^running_mean must be a constant: autograd does not"):
         autograd.grad(loss)(C)
+
+    def weighted(weights):
+        return anp.sum(differentiable.layer_norm(X, weights=weights))
+
+    with pytest.raises(TypeError, match=r"^weights must be a constant: autograd does not"):
+        autograd.grad(weighted)(D**2)
 
 
 def test_errors():

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 X = np.random.default_rng(0).normal(size=(1200, 4, 10)).astype(np.float32)
 OLD = np.arange(12, dtype=np.float32).reshape(3, 4)
 ZARR = ("apply", "batch_norm", "x.npy", "y.zarr", "--block-size", "0.002", "--resume")
+STREAM = ("apply", "exponential_norm", *ZARR[2:], "--alpha", "0.01", "--axis", "0")
 HDF5 = ("apply", "batch_norm", "x.npy", "y.h5::/y", "--block-size", "0.002", "--chunks", "10 4 5")
 FOREVER = 120
 
@@ -77,21 +78,22 @@ def moments(count, most):
     return [1.1 * most * (number + rng.random()) / count for number in range(count)]
 
 
+@pytest.mark.parametrize("words", [ZARR, STREAM], ids=["batch_norm", "exponential_norm"])
 @pytest.mark.parametrize("count", [3, pytest.param(50, marks=pytest.mark.slow)])
-def test_zarr_after_kills_at_random_moments(count):
-    most = duration(*ZARR)
+def test_zarr_after_kills_at_random_moments(count, words):
+    most = duration(*words)
     undisturbed = bits(load("y.zarr"))
     whole, seen = list(snapshot("y.zarr").values()), []
     rng = random.Random(0)
     for moment in moments(count, most):
         save("y.zarr", OLD)
-        status = ended(moment, signal.SIGKILL, *ZARR, "--force")
+        status = ended(moment, signal.SIGKILL, *words, "--force")
         new = load("y.zarr")
         assert bits(new) in (bits(OLD), undisturbed)
         if rng.random() < 0.5:  # and once more, in the rest
-            ended(moment / 3, signal.SIGKILL, *ZARR, "--force")
+            ended(moment / 3, signal.SIGKILL, *words, "--force")
         seen.append((status, new.shape == X.shape))
-        duration(*ZARR, "--force")
+        duration(*words, "--force")
         assert list(snapshot("y.zarr").values()) == whole
         assert sorted(os.listdir()) == ["x.npy", "y.zarr"]
     killed, finished = sum(s != 0 for s, _ in seen), sum(f for _, f in seen)

@@ -62,19 +62,29 @@ def temporary():
     return list(Path().glob("y.zarr.numnorm-*.tmp"))
 
 
-@pytest.mark.parametrize("method", ["layer_norm", "batch_norm", "instance_norm"])
+RUNS = {
+    "layer_norm": {},
+    "batch_norm": {},
+    "instance_norm": {},
+    "moving_norm": {"axis": 0, "window": 7},
+    "exponential_norm": {"axis": 0, "alpha": 0.1, "initial": 5},
+}
+
+
+@pytest.mark.parametrize(("method", "keywords"), RUNS.items(), ids=RUNS)
 @pytest.mark.parametrize("number", [0, 1, 7, 19])
-def test_a_run_goes_on_where_it_stopped(capsys, writes, method, number):
-    assert apply(capsys, method, "x.npy", "z.zarr", *SMALL) == (0, "")
+def test_a_run_goes_on_where_it_stopped(capsys, writes, method, keywords, number):
+    words = [word for name, value in keywords.items() for word in (f"--{name}", value)]
+    assert apply(capsys, method, "x.npy", "z.zarr", *SMALL, *words) == (0, "")
     boxes = writes.count
     assert boxes == 20
-    arguments = (method, "x.npy", "y.zarr", *SMALL, "--resume")
+    arguments = (method, "x.npy", "y.zarr", *SMALL, *words, "--resume")
     stop(capsys, writes, number, *arguments)
     assert not Path("y.zarr").exists()
     assert len(temporary()) == 1
     assert apply(capsys, *arguments) == (0, "")
     assert writes.count == boxes - number
-    assert bits(load("y.zarr")) == bits(getattr(numnorm, method)(X))
+    assert bits(load("y.zarr")) == bits(getattr(numnorm, method)(X, **keywords))
     y, z = (list(snapshot(name).values()) for name in ("y.zarr", "z.zarr"))
     assert y == z
     assert temporary() == []

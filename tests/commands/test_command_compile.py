@@ -14,7 +14,7 @@ from numnorm.backends.kernel_files import origin
 from numnorm.backends.sources import CPU
 from numnorm.commands.compile import ahead, calls
 
-NAMES = [*calls.PARAMETERS, *calls.CELLS]
+NAMES = [*calls.PARAMETERS, *calls.MOVING, *calls.CELLS]
 COUNT = """
 import numba.core.event
 import numpy as np
@@ -43,6 +43,36 @@ def test_what_is_compiled_is_found(tmp_path):
     listed = in_new_process("-m", "numnorm", "compile", "--list", **environment)
     assert f"{len(files)} kernels" in listed
     assert "in use" in listed
+
+
+MOVING = """
+import numba.core.event
+import numpy as np
+
+import numnorm
+
+compiled = numba.core.event.RecordingListener()
+numba.core.event.register("numba:compile", compiled)
+for shape, axis in (((60, 9), 0), ((60, 2), 0), ((2, 60), 1), ((60,), 0), ((2, 60, 4), 1)):
+    x = np.ones(shape, np.float32)
+    y, mean, rstd = numnorm.moving_norm_forward(x, 5, axis=axis, center=True)
+    numnorm.moving_norm(x, 5, axis=axis)
+    numnorm.moving_norm_step(x, 5, axis=axis)
+    numnorm.moving_norm_backward(x, x, mean, rstd, 5, axis=axis, center=True)
+    y, mean, rstd = numnorm.exponential_norm_forward(x, 0.1, axis=axis)
+    numnorm.exponential_norm_step(x, 0.1, axis=axis)
+    numnorm.exponential_norm_backward(x, x, mean, rstd, 0.1, axis=axis)
+print(len(compiled.buffer))
+"""
+
+
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+def test_moving_norms_of_any_shape_are_compiled(tmp_path):
+    names = "moving_norm", "exponential_norm"
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    command = "-m", "numnorm", "compile", *names, "--dtype", "float32", "--jobs", "2"
+    in_new_process(*command, **environment)
+    assert in_new_process("-c", MOVING, **environment) == "0\n"
 
 
 @pytest.mark.skipif(COMPILED, reason="takes minutes")

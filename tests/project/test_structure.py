@@ -236,7 +236,7 @@ def test_every_norm_and_every_dtype_is_compiled_by_default():
 
 
 def test_every_norm_can_be_compiled_ahead():
-    assert set(calls.PARAMETERS) == set(NORMS)
+    assert set(calls.PARAMETERS) == set(NORMS) and set(calls.MOVING) == set(MOVING)
     jobs = [name for job in calls.jobs(NORMS, ["float32"]) for name in job.arguments]
     batch = [job.function for job in calls.jobs(["batch_norm"], ["float32"])]
     assert batch == [calls.channels, calls.launcher]

@@ -20,10 +20,15 @@ EVERY = [
     estimators.RobustNormalVariate(),
     estimators.RobustNormalVariate(method="mad"),
     estimators.LocalStandardNormalVariate(window=3),
+    estimators.MovingNormalizer(window=3),
     estimators.MultiplicativeScatterCorrection(),
+    estimators.MultiplicativeScatterCorrection(nan_policy="propagate"),
     estimators.LayerNormalizer(),
+    estimators.LayerNormalizer(nan_policy="raise"),
     estimators.RMSNormalizer(),
+    estimators.RMSNormalizer(nan_policy="omit"),
     estimators.BatchNormalizer(),
+    estimators.BatchNormalizer(nan_policy="propagate"),
 ]
 LEARNS = (estimators.BatchNormalizer, estimators.MultiplicativeScatterCorrection)
 

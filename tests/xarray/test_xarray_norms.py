@@ -63,6 +63,26 @@ def grouped(x, groups, channel, dims):
     return xr.concat(parts, channel)
 
 
+def windows(x, window):
+    """Moving norm by its definition, a step after the other."""
+    steps = [x.isel(time=slice(max(0, t - window + 1), t + 1)) for t in range(x.sizes["time"])]
+    last = [layer(step, ["time"], eps=1e-30).isel(time=-1) for step in steps]
+    return xr.concat(last, "time")
+
+
+def fading(x, alpha):
+    """Exponential norm by its definition."""
+    weights = (1 - alpha) ** np.arange(x.sizes["time"])
+    means, squares, results = [], [], []
+    for t in range(x.sizes["time"]):
+        own = weights[t::-1] / weights[: t + 1].sum()
+        means.append(sum(w * x.isel(time=s) for s, w in enumerate(own)))
+        squares.append((x.isel(time=t) - means[t]) ** 2)
+        variance = sum(w * square for w, square in zip(own, squares, strict=True))
+        results.append((x.isel(time=t) - means[t]) / np.maximum(np.sqrt(variance), 1e-4))
+    return xr.concat([result.assign_coords(time=x.time[0]) for result in results], "time")
+
+
 # Each norm: its call, and its definition by operations of xarray.
 X = data()
 G = {dims: of(X, *dims) for dims in [("time",), ("band",), ("band", "time"), ("sample",)]}
@@ -125,6 +145,14 @@ CASES = {
         ),
         lambda x: G["band",] * (x - G["band",]) / np.sqrt(G["band",] ** 2 + 1e-5),
     ),
+    "moving_norm": (
+        lambda x: named.moving_norm(x, 3, dim="time"),
+        lambda x: windows(x, 3).assign_coords(time=x.time),
+    ),
+    "exponential_norm": (
+        lambda x: named.exponential_norm(x, 0.3, dim="time"),
+        lambda x: fading(x, 0.3).assign_coords(time=x.time),
+    ),
     "batch_norm": (
         lambda x: named.batch_norm(x, G["band",], G["band",], channel_dim="band"),
         lambda x: layer(x, [d for d in x.dims if d != "band"], G["band",], G["band",]),
@@ -162,6 +190,9 @@ def of_others(x, dim):
 def cases(dtype="float64"):
     parameters = []
     for case in CASES:
+        if case in ("moving_norm", "exponential_norm"):
+            parameters.append(pytest.param(case, id=case))
+            continue
         norm = case.partition(" ")[0].replace("standard_normal_variate", "layer_norm")
         given = "none" if norm == "ada_norm" else "both"
         parameters.append(pytest.param(case, marks=marks(norm, dtype, given), id=case))
@@ -192,7 +223,7 @@ def test_dask_gives_the_same_numbers(case):
         chunks = -1
     elif case.startswith("batch_norm of"):
         chunks = {"sample": 3, "time": 2, "band": 3, "site": 2}
-    elif "inference" in case:
+    elif "inference" in case or case in ("moving_norm", "exponential_norm"):
         chunks = {"sample": 2, "time": 2, "band": 3, "site": 1}
     elif case == "weight_norm of one length":
         chunks = {"sample": 2, "time": 5, "band": 1, "site": 2}

@@ -63,10 +63,13 @@ class MovingState(NamedTuple):
         The number of steps so far.
     values : array
         The last values along the axis, at most a window less one; of the dtype of x.
+    kept : array of bool, optional
+        Which of the values count; None if all do.
     """
 
     steps: int
     values: Any
+    kept: Any = None
 
 
 class ExponentialState(NamedTuple):
@@ -74,14 +77,16 @@ class ExponentialState(NamedTuple):
 
     Attributes
     ----------
-    weight : float
-        The sum of the weights of all steps so far, 0 before the first one.
+    weight : float or array of float64
+        The sum of the weights of all steps so far, 0 before the first one; without `adjust`, the
+        weight that the statistics have kept since the last value. One for each channel if values
+        were missing.
     mean, mean_lo, variance : array of float64
         The statistics of each channel, of the shape of x without the axis; `mean_lo` is what the
         mean lost when it was rounded.
     """
 
-    weight: float
+    weight: Any
     mean: Any
     mean_lo: Any
     variance: Any

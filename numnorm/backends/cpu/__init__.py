@@ -22,8 +22,15 @@ _HOMES = {
         "streamed_counts",
         "variance",
     ),
-    "moving.exponential": ("exponential_backward", "exponential_forward", "exponential_step"),
-    "moving.windows": ("moving_backward", "moving_forward", "moving_step"),
+    "moving.exponential": ("exponential_backward", "exponential_forward"),
+    "moving.exponential_steps": ("exponential_step", "missing_exponential_step"),
+    "moving.missing.exponential": (
+        "missing_exponential_backward",
+        "missing_exponential_forward",
+    ),
+    "moving.missing.windows": ("missing_moving_backward", "missing_moving_forward"),
+    "moving.steps": ("missing_moving_step", "moving_step"),
+    "moving.windows": ("moving_backward", "moving_forward"),
     "rows.rows": ("row_backward", "row_forward"),
     "weighted.columns": (
         "weighted_column_backward",

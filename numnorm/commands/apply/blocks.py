@@ -96,7 +96,7 @@ def aligned(
     return [(axis, math.lcm(multiple, chunks[axis])) for axis, multiple in cuttable]
 
 
-def boxes(within: Box, step: Sequence[int]) -> Iterator[Box]:
+def boxes(within: Box, step: Sequence[int], first: int | None = None) -> Iterator[Box]:
     """Divide a box into boxes, in the order of the elements.
 
     Parameters
@@ -105,6 +105,8 @@ def boxes(within: Box, step: Sequence[int]) -> Iterator[Box]:
         The box to divide.
     step : sequence of int
         The length of a box along each axis; the last one along an axis may be shorter.
+    first : int, optional
+        The axis along which boxes follow one another directly. Default: the last one.
 
     Yields
     ------
@@ -114,7 +116,10 @@ def boxes(within: Box, step: Sequence[int]) -> Iterator[Box]:
     if 0 in lengths(within):
         yield within
         return
-    yield from itertools.product(*map(_parts, within, step))
+    order = [axis for axis in range(len(within)) if axis != first]
+    order += [] if first is None else [first]
+    for parts in itertools.product(*(_parts(within[axis], step[axis]) for axis in order)):
+        yield tuple(parts[order.index(axis)] for axis in range(len(order)))
 
 
 def _parts(whole: slice, length: int) -> list[slice]:

@@ -191,6 +191,6 @@ def _normalize(path: str, directory: str, box: Box, job: Job) -> int:
     opened = format_of(path).opened(path)
     with numnorm.num_threads(1), opened as source:
         out = target.empty(box)
-        job.normalize(source.read(box), box, out)
+        job.normalize(source.read(job.needed(box)), box, out)
         target.write(box, out)
     return math.prod(lengths(box))

@@ -13,7 +13,7 @@ import numnorm
 from numnorm.commands.apply.formats import format_of, name_of
 from numnorm.commands.apply.formats.npy import read_array
 from numnorm.commands.apply.formats.protocol import Source
-from numnorm.commands.apply.methods import OPTIONS, STATISTICS, Job
+from numnorm.commands.apply.methods import MOVING, NEEDED, OPTIONS, STATISTICS, Job
 from numnorm.commands.apply.run import BLOCK_SIZE, apply
 from numnorm.commands.errors import CommandError, CommandParser
 from numnorm.commands.wholefile import check_file
@@ -44,6 +44,7 @@ examples:
   numnorm apply group_norm images.npy normalized.npy --groups 8 --eps 1e-6
   numnorm apply batch_norm train.npy train-normalized.npy --save-statistics train.npz
   numnorm apply batch_norm test.npy test-normalized.npy --statistics train.npz
+  numnorm apply moving_norm eeg.npy normalized.npy --axis 0 --window 300 --center
   numnorm apply layer_norm data.h5::/images normalized.zarr --compression zstd:3 --resume"""
 
 
@@ -68,7 +69,10 @@ def main(argv: Sequence[str]) -> int:
             raise CommandError(f"{arguments.input} holds a single number: there is no axis")
         job = Job(arguments.method, options, source.shape)
         job.check(source.dtype)
-        apply(job, source, arguments, _request(arguments, source))
+        request = _request(arguments, source)
+        if job.streams:  # the parts are others on a cluster
+            request["--scheduler"] = arguments.scheduler is not None
+        apply(job, source, arguments, request)
     return 0
 
 
@@ -124,13 +128,24 @@ def _add_norms(parser: CommandParser) -> None:
     given.add_argument("--axis", type=int, nargs="+", help="axes to normalize over (default: -1)")
     given.add_argument("--channel-axis", type=int, metavar="AXIS", help="default: 1")
     given.add_argument("--groups", type=int, help="number of groups of channels")
-    given.add_argument("--eps", type=float, help="added to the variance (default: 1e-5)")
+    given.add_argument("--eps", type=float, help="default: that of the function")
+    given.add_argument(
+        "--nan-policy", choices=("propagate", "omit", "raise"), help="default: propagate"
+    )
     given.add_argument("--scale", type=float, help="C of ada_norm (default: 1)")
     given.add_argument("--k", type=float, help="k of ada_norm (default: 0.1)")
     given.add_argument(
         "--ddof", type=int, help="of ada_norm: its variance is over N - DDOF (default: 0)"
     )
     given.add_argument("--eps-in", choices=("variance", "std"), help="default: variance")
+    given.add_argument("--window", type=int, metavar="STEPS", help="of moving_norm")
+    given.add_argument("--center", action="store_true", default=None, help="around their steps")
+    given.add_argument("--min-window", type=int, metavar="STEPS", help="default: 1")
+    _add_switch(given, "--no-subtract-mean", "moving_norm: divide by the root mean square alone")
+    _add_switch(given, "--no-scale", "moving_norm: subtract the mean alone")
+    given.add_argument("--alpha", type=float, help="of exponential_norm: the weight of a new step")
+    _add_switch(given, "--no-adjust", "exponential_norm: weights are not divided by their sum")
+    given.add_argument("--initial", type=int, metavar="STEPS", help="of exponential_norm")
     statistics = given.add_mutually_exclusive_group()
     statistics.add_argument(
         "--statistics",
@@ -144,6 +159,11 @@ def _add_norms(parser: CommandParser) -> None:
         metavar="FILE",
         help="where to write the statistics of INPUT",
     )
+
+
+def _add_switch(group: Any, flag: str, text: str) -> None:
+    name = flag.removeprefix("--no-").replace("-", "_")
+    group.add_argument(flag, dest=name, action="store_const", const=False, help=text)
 
 
 def _length(text: str) -> int:
@@ -164,10 +184,13 @@ def _options(arguments: Namespace) -> dict[str, Any]:
     every = {name for options in OPTIONS.values() for name in options}
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     for name in sorted(every & given.keys() - set(known)):
-        own = ", ".join(map(_flag, known))
-        raise CommandError(f"{_flag(name)} is not for {arguments.method}, which takes {own}")
-    if arguments.method == "group_norm" and arguments.groups is None:
-        raise CommandError("group_norm needs --groups")
+        own = ", ".join(_flag(each, _is_switch(each, arguments.method)) for each in known)
+        raise CommandError(
+            f"{_flag(name, given[name] is False)} is not for {arguments.method}, which takes {own}"
+        )
+    needed = NEEDED.get(arguments.method)
+    if needed is not None and needed not in given:
+        raise CommandError(f"{arguments.method} needs {_flag(needed)}")
     if arguments.block_size is not None and not 0 < arguments.block_size <= _LARGEST_BLOCK:
         raise CommandError(
             f"--block-size must be positive and at most {_LARGEST_BLOCK:g}, "
@@ -177,12 +200,19 @@ def _options(arguments: Namespace) -> dict[str, Any]:
     for name in {"gamma", "beta"} & options.keys():
         options[name] = read_array(options[name])
     if "axis" in options:
-        options["axis"] = tuple(options["axis"])
+        axes = tuple(options["axis"])
+        if arguments.method in MOVING and len(axes) > 1:
+            raise CommandError(f"--axis must be one axis for {arguments.method}, got {axes}")
+        options["axis"] = axes[0] if arguments.method in MOVING else axes
     return options
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def _flag(name: str, switch: bool = False) -> str:
+    return ("--no-" if switch else "--") + name.replace("_", "-")
+
+
+def _is_switch(name: str, method: str) -> bool:
+    return name in ("subtract_mean", "adjust") or (name == "scale" and method == "moving_norm")
 
 
 def _check_paths(arguments: Namespace) -> None:

@@ -8,13 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.apply.statistics import load_statistics, save_statistics
 from numnorm.commands.errors import CommandError
+from numnorm.commands.wholefile import appearing
+
+_STATES = 3
+"""How many states are kept: of a box that is written, of one being written, and of the next."""
 
 
 class Journal:
-    """The numbers of the boxes that are written, and the statistics of batch norm.
+    """The numbers of the boxes that are written, the statistics of batch norm, and states in time.
 
     Parameters
     ----------
@@ -130,3 +136,40 @@ class Journal:
         """
         if self._statistics is not None:
             save_statistics(self._statistics, mean, variance)
+
+    def state(self, number: int) -> dict[str, Any]:
+        """Return what `keep` got for a box, of which the result is written.
+
+        Parameters
+        ----------
+        number : int
+            The number of the box.
+
+        Returns
+        -------
+        dict
+            The state after it.
+        """
+        assert self.directory is not None
+        with np.load(self._state(number), allow_pickle=False) as file:
+            return {name: file[name][()] for name in file.files}
+
+    def keep(self, number: int, state: Mapping[str, Any]) -> None:
+        """Keep the state after a box, before the box is written.
+
+        Parameters
+        ----------
+        number : int
+            Its place in the order of all boxes.
+        state : mapping
+            Numbers and arrays.
+        """
+        if self.directory is not None:
+            with appearing(self._state(number)) as file:
+                np.savez(file, **state)
+            # The result of the box before may still be on its way.
+            self._state(number - _STATES).unlink(missing_ok=True)
+
+    def _state(self, number: int) -> Path:
+        assert self.directory is not None
+        return self.directory / f"state-{number}.npz"

@@ -11,19 +11,30 @@ import numnorm
 from numnorm.commands.apply.blocks import Box, lengths
 from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.errors import CommandError, one_line
+from numnorm.norms.moving_parts import steps_around
 
 STATISTICS = ("statistics", "save_statistics")
 """The options that name a file of statistics."""
 
+_WINDOWS = ("window", "center", "min_window", "subtract_mean", "scale")
+
 OPTIONS = {
-    "layer_norm": ("gamma", "beta", "axis", "eps"),
-    "rms_norm": ("gamma", "axis", "eps"),
-    "ada_norm": ("axis", "scale", "k", "eps", "eps_in", "ddof"),
+    "layer_norm": ("gamma", "beta", "axis", "eps", "nan_policy"),
+    "rms_norm": ("gamma", "axis", "eps", "nan_policy"),
+    "ada_norm": ("axis", "scale", "k", "eps", "eps_in", "ddof", "nan_policy"),
     "batch_norm": ("gamma", "beta", "channel_axis", "eps", *STATISTICS),
-    "group_norm": ("gamma", "beta", "groups", "channel_axis", "eps"),
-    "instance_norm": ("gamma", "beta", "channel_axis", "eps"),
+    "group_norm": ("gamma", "beta", "groups", "channel_axis", "eps", "nan_policy"),
+    "instance_norm": ("gamma", "beta", "channel_axis", "eps", "nan_policy"),
+    "moving_norm": (*_WINDOWS, "axis", "eps", "nan_policy"),
+    "exponential_norm": ("alpha", "adjust", "initial", "axis", "eps", "nan_policy"),
 }
 """The options of each norm: the keywords that ``apply`` supports, and `STATISTICS`."""
+
+NEEDED = {"group_norm": "groups", "moving_norm": "window", "exponential_norm": "alpha"}
+"""The options without a default."""
+
+MOVING = ("moving_norm", "exponential_norm")
+"""The norms along one axis, in parts of which the results depend on the parts before."""
 
 _VECTORS = ("gamma", "beta", "running_mean", "running_var")
 """The keywords with a number for each channel, for norms with channels."""
@@ -54,6 +65,18 @@ class Job:
             return None
         return int(self.options.get("channel_axis", 1)) % len(self.shape)
 
+    @property
+    def time_axis(self) -> int | None:
+        """The axis of the steps counted from the front, or None for a norm that does not move."""
+        if self.method not in MOVING:
+            return None
+        return int(self.options.get("axis", -1)) % len(self.shape)
+
+    @property
+    def streams(self) -> bool:
+        """Whether a part needs the state after the part before it."""
+        return self.method == "exponential_norm"
+
     def cuttable(self) -> list[tuple[int, int]]:
         """Return the axes along which the array can be normalized in parts.
 
@@ -61,15 +84,41 @@ class Job:
         -------
         list of (int, int)
             Each axis with a number: parts that begin at its multiples have whole groups, and the
-            same results as in the whole array; for batch norm, with given statistics.
+            same results as in the whole array; for batch norm, with given statistics, and for
+            moving norms, with what is before the part.
         """
-        if self.method == "batch_norm":
+        if self.method == "batch_norm" or self.time_axis is not None:
             return [(axis, 1) for axis in range(len(self.shape))]
         if self.method in ("group_norm", "instance_norm") and self.channel_axis:
             channels = self.shape[self.channel_axis]
             groups = self.options.get("groups", channels)
             return [(0, 1), (self.channel_axis, max(1, channels // max(1, groups)))]
         return [(axis, 1) for axis in self._free_axes()]
+
+    def needed(self, box: Box) -> Box:
+        """Return the part of the array from which the result in a part of it follows.
+
+        Parameters
+        ----------
+        box : Box
+            The part of the result.
+
+        Returns
+        -------
+        Box
+            The part, and for moving windows the steps beside it.
+        """
+        axis = self.time_axis
+        if axis is None:
+            return box
+        part, steps = box[axis], self.shape[axis]
+        around = part.start, part.stop
+        if self.method == "moving_norm":
+            window, center = self.options["window"], self.options.get("center", False)
+            around = steps_around(*around, steps, window, center=center)
+        elif part.start < self.options.get("initial", 0):
+            around = 0, min(steps, max(part.stop, self.options["initial"]))
+        return (*box[:axis], slice(*around), *box[axis + 1 :])
 
     def check(self, dtype: np.dtype[Any]) -> None:
         """Let the norm check its arguments, on an array without elements.
@@ -84,7 +133,7 @@ class Job:
         CommandError
             With the message of the norm.
         """
-        free = self._free_axes()
+        free = self._free_axes() if self.time_axis is None else [0]
         if free:
             shape = list(self.shape)
             shape[free[0]] = 0
@@ -100,7 +149,7 @@ class Job:
         Parameters
         ----------
         x : ndarray
-            The elements of the whole array in `box`.
+            The elements of the whole array in what `needed` returns for `box`.
         box : Box
             A part of the whole array, cut as `cuttable` allows.
         out : ndarray
@@ -119,7 +168,46 @@ class Job:
             if "groups" in options:
                 group = self.shape[channel] // options["groups"]
                 options["groups"] = (part.stop - part.start) // group
-        self._call(x, options, out=out)
+        if x.shape == out.shape:
+            self._call(x, options, out=out)
+        else:
+            out[...] = self._call(x, options)[self._own(box)]
+
+    def step(self, x: Array, box: Box, state: Any, out: Array) -> Any:
+        """Normalize the next part along time.
+
+        Parameters
+        ----------
+        x, box
+            As for `normalize`.
+        state : ExponentialState or None
+            What the call for the part before returned, None for the first one.
+        out : ndarray
+            Where the result goes.
+
+        Returns
+        -------
+        ExponentialState
+            For the next part.
+
+        Raises
+        ------
+        CommandError
+            With the message of the norm.
+        """
+        own, options = self._own(box), dict(self.options)
+        initial = options.pop("initial", 0)
+        after = self._call(x[own], options, "_step", state=state, out=out)[1]
+        if box[self.time_axis or 0].start < initial:
+            out[...] = self._call(x, self.options)[own]
+        return after
+
+    def _own(self, box: Box) -> tuple[slice, ...]:
+        """Return where a part is in what `needed` returns for it."""
+        return tuple(
+            slice(part.start - around.start, part.stop - around.start)
+            for part, around in zip(box, self.needed(box), strict=True)
+        )
 
     def _free_axes(self) -> list[int]:
         """Return the axes that are neither normalized nor the axis of the channels."""
@@ -127,8 +215,8 @@ class Job:
         bound = {int(axis) % len(self.shape) for axis in np.atleast_1d(axes)}
         return [axis for axis in range(len(self.shape)) if axis not in bound]
 
-    def _call(self, x: Array, options: dict[str, Any], **more: Array) -> None:
+    def _call(self, x: Array, options: dict[str, Any], kind: str = "", **more: Any) -> Any:
         try:
-            getattr(numnorm, self.method)(x, **options, **more)
+            return getattr(numnorm, self.method + kind)(x, **options, **more)
         except (ValueError, TypeError) as error:
             raise CommandError(one_line(error)) from error

@@ -22,6 +22,7 @@ from numnorm.commands.apply.statistics import (
     save_statistics,
     stream_statistics,
 )
+from numnorm.commands.apply.streams import Stream
 from numnorm.commands.errors import CommandError
 from numnorm.commands.progress import progress_bar
 
@@ -67,7 +68,11 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
     output = module.created(arguments.output, layout, request, arguments.resume)
     with _runner(source, arguments) as runner, output as (target, journal):
         plan = _Plan(source, layout.dtype, arguments.block_size)
-        parts = list(enumerate(boxes(whole(source.shape), plan.steps(job.cuttable(), target))))
+        where = job.cuttable()
+        if job.streams and arguments.scheduler is not None:  # workers take parts in any order
+            where = [each for each in where if each[0] != job.time_axis]
+        ordered = boxes(whole(source.shape), plan.steps(where, target), job.time_axis)
+        parts = list(enumerate(ordered))
         left = [(number, box) for number, box in parts if number not in journal.done]
         before = size - sum(math.prod(lengths(box)) for _, box in left)
         if own:
@@ -83,7 +88,10 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
                 journal.save(*statistics)
             if statistics is not None:
                 job = _with_statistics(job, *statistics)
-            with closing(runner.normalize(job, target, left)) as results:
+            work: Job | Stream = job
+            if job.streams and arguments.scheduler is None and left:
+                work = Stream(job, journal, left[0][0])
+            with closing(runner.normalize(work, target, left)) as results:
                 for number, elements in results:
                     journal.add(number)
                     done(elements)
@@ -126,13 +134,13 @@ class Here:
             return stream_statistics(channel_axis, arrays, done)
 
     def normalize(
-        self, job: Job, target: Target, parts: Sequence[tuple[int, Box]]
+        self, job: Job | Stream, target: Target, parts: Sequence[tuple[int, Box]]
     ) -> Iterator[tuple[int, int]]:
         """Normalize boxes.
 
         Parameters
         ----------
-        job : Job
+        job : Job or Stream
             The norm with its options.
         target : Target
             The output.
@@ -145,7 +153,7 @@ class Here:
             The number of a box that is written, and of its elements.
         """
         # A box is written while the next one is normalized. After a signal, too, the pool waits.
-        reading = closing(self._read(box for _, box in parts))
+        reading = closing(self._read(job.needed(box) for _, box in parts))
         with reading as arrays, ThreadPoolExecutor(1) as writer:
             writing: Future[tuple[int, int]] | None = None
             for (number, box), x in zip(parts, arrays, strict=True):

@@ -25,6 +25,12 @@ PARAMETERS = {
 }
 """The number of parameters of each norm."""
 
+MOVING: dict[str, dict[str, Any]] = {
+    "moving_norm": {"window": 3},
+    "exponential_norm": {"alpha": 0.5},
+}
+"""The norms whose statistics move along an axis, with the options that they need."""
+
 CELLS = ("lstm", "gru", "rnn")
 """The recurrent cells, which are compiled without a norm and with layer norm."""
 
@@ -70,7 +76,7 @@ def jobs(names: Iterable[str], dtypes: Iterable[str]) -> list[Job]:
     Parameters
     ----------
     names : iterable of str
-        Of `PARAMETERS` and `CELLS`.
+        Of `PARAMETERS`, `MOVING` and `CELLS`.
     dtypes : iterable of str
         Of `DTYPES`.
 
@@ -81,7 +87,7 @@ def jobs(names: Iterable[str], dtypes: Iterable[str]) -> list[Job]:
     """
     known = list(dict.fromkeys(_SAME_KERNELS.get(name, name) for name in names))
     found = [job for dtype in dict.fromkeys(dtypes) for job in _of_dtype(known, dtype)]
-    found.sort(key=lambda job: (cells, channels, backward, forward).index(job.function))
+    found.sort(key=lambda job: (cells, channels, moving, backward, forward).index(job.function))
     return [*found, Job(launcher, ())] if found else []
 
 
@@ -91,6 +97,9 @@ def _of_dtype(names: Sequence[str], dtype: str) -> Iterator[Job]:
         yield Job(cells, (kinds, dtype))
     if "batch_norm" in names:
         yield Job(channels, (dtype,))
+    for name in MOVING:
+        if name in names:
+            yield from (Job(moving, (name, dtype, across)) for across in (True, False))
     for family in _SAME_FORWARD:
         chosen = tuple(name for name in family if name in names)
         for wide in (True, False):
@@ -145,6 +154,15 @@ def channels(dtype: str, shapes: Sequence[tuple[int, ...]] = (ACROSS, ALONG)) ->
             for stored in (running, single):
                 numnorm.batch_norm(x, gamma, gamma, training=False, **stored)
         numnorm.batch_moments(x, after=numnorm.batch_moments(x))
+
+
+def moving(name: str, dtype: str, across: bool) -> None:
+    """Run both passes of a moving norm, across many channels or along few."""
+    for shape, axis in [((20, 8), 0)] if across else [((3, 20), 1), ((20, 3), 0)]:
+        x = np.ones(shape, dtype)
+        options = {**MOVING[name], "axis": axis}
+        _, mean, rstd = getattr(numnorm, f"{name}_forward")(x, **options)
+        getattr(numnorm, f"{name}_backward")(x, x, mean, rstd, **options)
 
 
 def cells(kinds: Sequence[str], dtype: str, norms: Sequence[str | None] = (None, "layer")) -> None:

@@ -26,6 +26,7 @@ examples:
   numnorm compile layer_norm lstm --dtype float32
   numnorm compile --clean"""
 
+_NORMS = (*calls.PARAMETERS, *calls.MOVING)
 _DEFAULT_DTYPES = ("float32", "float64")
 _MIB = 2**20
 
@@ -44,10 +45,10 @@ def main(argv: Sequence[str]) -> int:
         The exit status, 0; errors are raised.
     """
     arguments = _parser().parse_args(argv)
-    unknown = [name for name in arguments.norms if name not in (*calls.PARAMETERS, *calls.CELLS)]
+    known = (*_NORMS, *calls.CELLS)
+    unknown = [name for name in arguments.norms if name not in known]
     if unknown:
-        known = ", ".join((*calls.PARAMETERS, *calls.CELLS))
-        raise CommandError(f"NORM must be one of {known}, got {unknown[0]}")
+        raise CommandError(f"NORM must be one of {', '.join(known)}, got {unknown[0]}")
     if arguments.jobs < 1:
         raise CommandError(f"--jobs must be at least 1, got {arguments.jobs}")
     if arguments.clean:
@@ -55,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     elif arguments.list:
         _list()
     else:
-        _compile(arguments.norms or list(calls.PARAMETERS), arguments.dtype, arguments.jobs)
+        _compile(arguments.norms or list(_NORMS), arguments.dtype, arguments.jobs)
     return 0
 
 
@@ -66,7 +67,7 @@ def _parser() -> CommandParser:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    names = f"{', '.join(calls.PARAMETERS)} (default: all of these); {', '.join(calls.CELLS)}"
+    names = f"{', '.join(_NORMS)} (default: all of these); {', '.join(calls.CELLS)}"
     parser.add_argument("norms", nargs="*", metavar="NORM", help=names)
     parser.add_argument(
         "--dtype",

@@ -17,6 +17,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _EPS = 1e-5
 _STEP = 2.0**-10
 _GROUPS = 3
+_WINDOW = 5
+_ALPHA = 0.3
+_INITIAL = 6
 
 TOLERANCES = {"float32": 1e-5, "float64": 1e-10}
 """The largest errors that pass; the values are of the order of 1."""
@@ -120,6 +123,8 @@ def cases() -> list[Case]:
         Case("group_norm", _group, (image, channel, channel), {"eps": _EPS, "groups": _GROUPS}),
         Case("instance_norm", _instance, (image, channel, channel), {"eps": _EPS}),
         Case("weight_norm", _weight, (row, (5,))),
+        Case("moving_norm", _moving, (row,), {"eps": 1.0, "window": _WINDOW}),
+        Case("exponential_norm", _exponential, (row,), {"alpha": _ALPHA, "initial": _INITIAL}),
     ]
 
 
@@ -223,4 +228,27 @@ def _instance(x: Array, gamma: Array, beta: Array) -> Array:
 
 def _weight(v: Array, g: Array) -> Array:
     result: Array = (g / np.sqrt(np.sum(v**2, 1)))[:, None] * v
+    return result
+
+
+def _moving(x: Array) -> Array:
+    # An epsilon of 1, as numerical derivatives by the deviation of two values are not exact enough.
+    windows = [x[:, max(0, end - _WINDOW) : end] for end in range(1, x.shape[1] + 1)]
+    means = np.stack([values.mean(1) for values in windows], axis=1)
+    variances = np.stack([values.var(1) for values in windows], axis=1)
+    result: Array = (x - means) / np.sqrt(variances + 1.0)
+    return result
+
+
+def _exponential(x: Array) -> Array:
+    means, squares = np.zeros_like(x), np.zeros_like(x)
+    for step in range(x.shape[1]):
+        weights = (1 - _ALPHA) ** np.arange(step, -1, -1)
+        weights /= weights.sum()
+        means[:, step] = x[:, : step + 1] @ weights
+        squares[:, step] = (x - means)[:, : step + 1] ** 2 @ weights
+    first = x[:, :_INITIAL]
+    means[:, :_INITIAL] = first.mean(1, keepdims=True)
+    squares[:, :_INITIAL] = first.var(1, keepdims=True)
+    result: Array = (x - means) / np.sqrt(squares)
     return result

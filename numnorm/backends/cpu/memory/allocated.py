@@ -24,10 +24,11 @@ def _nrt(context: Any) -> Any:
 
 
 @functools.cache
-def make_aligned_zeros(kind: Any, ndim: int) -> Callable[..., Any]:
+def make_aligned_zeros(kind: Any, ndim: int, empty: bool = False) -> Callable[..., Any]:
     """Return a compiled ``zeros(shape, peel)``: a new array of zeros with `ndim` axes.
 
-    A cache line begins after the first `peel` elements. `release` frees the array.
+    A cache line begins after the first `peel` elements. `release` frees the array. An `empty`
+    array has any elements.
     """
     element = type_of(kind)
     result = types.Array(element, ndim, "C")
@@ -48,7 +49,8 @@ def make_aligned_zeros(kind: Any, ndim: int) -> Callable[..., Any]:
             before = builder.neg(builder.mul(peel, itemsize))
             offset = builder.and_(before, nbytes.type(LINE - 1))
             start = builder.gep(_nrt(context).meminfo_data(builder, memory), [offset])
-            cgutils.memset(builder, start, nbytes, 0)
+            if not empty:
+                cgutils.memset(builder, start, nbytes, 0)
             return contiguous(context, builder, result, start, sizes, memory)
 
         return result(shape, types.intp), generate

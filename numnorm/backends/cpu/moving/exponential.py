@@ -1,4 +1,4 @@
-"""Exponential norms: forward, backward, and chunk by chunk."""
+"""Exponential norms, forward and backward."""
 
 import functools
 import math
@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import check_number
-from numnorm.backends.contract.moving import Decay, ExponentialState
-from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic, check_out, rounded
+from numnorm.backends.contract.moving import Decay
+from numnorm.backends.cpu.memory.host_arrays import Array, check_out, rounded
 from numnorm.backends.cpu.moving.arrays import (
     Plan,
     given_statistics,
@@ -38,7 +37,7 @@ def exponential_forward(
     target = target_of(source, x, out, (source,))
     mean, rstd = statistics_for(x, save)
     state = np.zeros((3, layout.outer * layout.inner))
-    _run(plan, (source, target, mean, rstd), state, 0.0, decay)
+    run_exponential(plan, (source, target, mean, rstd), state, 0.0, decay)
     y = result_of(target, x, out)
     if not save:
         return y, None, None
@@ -55,39 +54,18 @@ def exponential_backward(
         check_out(out, x, "x")
     gradient, x = in_one_dtype(dy, x)
     if x.dtype != dtype:
-        return rounded(_dx(gradient, x, statistics, layout, decay, None), dtype, out)
-    return _dx(gradient, x, statistics, layout, decay, out)
+        return rounded(exponential_dx(gradient, x, statistics, layout, decay, None), dtype, out)
+    return exponential_dx(gradient, x, statistics, layout, decay, out)
 
 
-def exponential_step(
-    x: Array, state: ExponentialState | None, layout: MovingLayout, decay: Decay, out: Any
-) -> tuple[Array, ExponentialState]:
-    """Return y of the next chunk, and the state after it."""
-    shape = x.shape[: layout.axis] + x.shape[layout.axis + 1 :]
-    weight, before = 0.0, np.zeros((3, layout.outer * layout.inner))
-    if state is not None:
-        weight = check_number("state.weight", state.weight, least=0.0)
-        for row, name in zip(before, ("mean", "mean_lo", "variance"), strict=True):
-            row[:] = as_statistic(
-                f"state.{name}", getattr(state, name), shape, "one for each channel"
-            )
-    plan = plan_of(x, layout)
-    source = plan.flat(x)
-    target = target_of(source, x, out, (source,))
-    weight, after = _run(plan, (source, target, *statistics_for(x, False)), before, weight, decay)
-    return result_of(target, x, out), ExponentialState(
-        weight, *(row.reshape(shape).copy() for row in after)
-    )
-
-
-def _run(
+def run_exponential(
     plan: Plan, arrays: tuple[Any, ...], state: Array, weight: float, decay: Decay
 ) -> tuple[float, Array]:
     """Run the forward kernel; return the weight and the state after it."""
     if plan.size == 0:
         return weight, state
     after = np.empty(state.size + 1)
-    groups, parts = _groups(plan)
+    groups, parts = groups_of(plan)
     counts = groups, min(decay.initial, plan.shape[1]), parts
     weights = weight, decay.alpha, decay.adjust, decay.eps
     kernel = _kernel(plan.element_type, plan.across)
@@ -96,29 +74,34 @@ def _run(
     return float(after[-1]), after[:-1].reshape(state.shape)
 
 
-def _dx(
+def exponential_dx(
     dy: Array,
     x: Array,
     statistics: tuple[Array, Array],
     layout: MovingLayout,
     decay: Decay,
     out: Any,
+    shares: Array | None = None,
 ) -> Array:
-    """Return dx in the dtype that dy and x have."""
+    """Return dx in the dtype that dy and x have.
+
+    The `shares` are those of all steps of each channel, where steps are missing.
+    """
     plan = plan_of(x, layout)
     inputs = plan.flat(dy), plan.flat(x), *statistics
     target = target_of(inputs[1], x, out, inputs)
     if plan.size:
-        groups, parts = _groups(plan)
+        groups, parts = groups_of(plan)
         counts = groups, min(decay.initial, layout.steps), parts
-        kernel = _gradients_kernel(plan.element_type, plan.across)
-        shares = _shares(layout.steps, decay)
+        kernel = _gradients_kernel(plan.element_type, plan.across, shares is not None)
+        if shares is None:
+            shares = _shares(layout.steps, decay)
         given = (*inputs, target, shares, plan.shape, counts, decay.eps)
         plan.run(kernel, given, parts, 5)
     return result_of(target, x, out)
 
 
-def _groups(plan: Plan) -> tuple[int, int]:
+def groups_of(plan: Plan) -> tuple[int, int]:
     """Return the number of groups of lanes, and into how many parts to divide them."""
     groups = group_count(plan.shape, 1, 1, plan.across)
     return groups, parts_of(groups)

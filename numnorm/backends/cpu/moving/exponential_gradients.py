@@ -10,6 +10,7 @@ from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
 from numnorm.backends.cpu.memory.borrowed import make_scratch
 from numnorm.backends.cpu.moving.exponential_kernels import advance
 from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
+from numnorm.backends.cpu.moving.shares import make_share_of, make_shared_counts
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import where_at_most
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add, store
@@ -18,17 +19,17 @@ from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add
 _NEARLY_ONE = 1.0 - 1e-6
 
 
-def _make_block_means(access: LaneAccess) -> Callable[..., Any]:
-    """Return a compiled ``block_means(arrays, starts, stride, count, eps)``.
+def _make_block_means(access: LaneAccess, missing: bool) -> Callable[..., Any]:
+    """Return a compiled ``block_means(arrays, shares, starts, stride, count, eps)``.
 
     It returns the means of dy and of ``dy * xhat`` of the first steps, as for a layer norm; the
     second is 0 where the deviation is a constant.
     """
     read, read_statistic = access.read, access.read_statistic
-    zeros = make_zeros(np.float64, LANES)
+    zeros, inverse_count = make_zeros(np.float64, LANES), make_shared_counts(access, missing)
 
     @inlined
-    def block_means(arrays, starts, stride, count, eps):
+    def block_means(arrays, shares, starts, stride, count, eps):
         dy, x, means, rstds = arrays
         mean, rstd = read_statistic(means, starts, 0), read_statistic(rstds, starts, 0)
         total, projected = zeros(), zeros()
@@ -37,42 +38,52 @@ def _make_block_means(access: LaneAccess) -> Callable[..., Any]:
             total = total + gradient
             xhat = (read(x, starts, t * stride) - mean) * rstd
             projected = multiply_add(gradient, xhat, projected)
-        projected = where_at_most(projected * (1.0 / count), rstd * eps, _NEARLY_ONE)
-        return total * (1.0 / count), projected
+        inverse = inverse_count(shares, starts, stride, count)
+        projected = where_at_most(projected * inverse, rstd * eps, _NEARLY_ONE)
+        return total * inverse, projected
 
     return block_means
 
 
-def _make_deviations(access: LaneAccess) -> Callable[..., Any]:
+def _make_deviations(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     """Return a compiled ``deviations(x, starts, stride, count, shares, table)``.
 
     The table gets the deviations of the first steps from their exponential means.
     """
     read, zeros = access.read, make_zeros(np.float64, LANES)
+    share_of = make_share_of(access, missing)
 
     @inlined
     def deviations(x, starts, stride, count, shares, table):
         mean, lost = zeros(), zeros()
         for t in range(count):
             value = read(x, starts, t * stride)
-            mean, lost, deviation = advance(value, mean, lost, shares[t])
+            share = share_of(shares, starts, t, t * stride)
+            mean, lost, deviation = advance(value, mean, lost, share)
             store(table, LANES * t, deviation)
 
     return deviations
 
 
-def make_exponential_gradients_kernel(element_type: ElementType, across: bool) -> Kernel:
+def make_exponential_gradients_kernel(
+    element_type: ElementType, across: bool, missing: bool
+) -> Kernel:
     """Return a kernel ``(dy, x, mean, rstd, dx, shares, shape, counts, eps)``.
 
-    The arrays are flat. ``shares`` are the shares of each step in its statistics. The `shape`,
+    The arrays are flat. ``shares`` are the shares of each step in its statistics; if steps are
+    ``missing``, of each step of each channel: 0 where dy is 0 and x any number. The `shape`,
     ``counts`` and `eps` are those of the kernel of `make_exponential_kernel`.
     """
     access = lane_access(element_type, across)
-    block_means, deviations = _make_block_means(access), _make_deviations(access)
+    block_means = _make_block_means(access, missing)
+    deviations, share_of = _make_deviations(access, missing), make_share_of(access, missing)
     read, read_statistic, write = access.read, access.read_statistic, access.write
-    load, zeros = make_load(LANES), make_zeros(np.float64, LANES)
+    load, zeros, new_table = (
+        make_load(LANES),
+        make_zeros(np.float64, LANES),
+        make_aligned_zeros(np.float64, 1),
+    )
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
-    new_table = make_aligned_zeros(np.float64, 1)
 
     @inlined
     def block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table):
@@ -80,7 +91,8 @@ def make_exponential_gradients_kernel(element_type: ElementType, across: bool) -
         through_variance, through_mean = through
         for back in range(initial):
             t = initial - 1 - back
-            share, offset = shares[t], t * stride
+            offset = t * stride
+            share = share_of(shares, starts, t, offset)
             rstd = read_statistic(rstds, starts, offset)
             xhat = (read(x, starts, offset) - read_statistic(means, starts, offset)) * rstd
             own = (read(dy, starts, offset) - of_block[0] - xhat * of_block[1]) * rstd
@@ -91,14 +103,15 @@ def make_exponential_gradients_kernel(element_type: ElementType, across: bool) -
             through_mean = through_mean * (1.0 - share)
 
     @inlined
-    def steps_of(arrays, dx, shares, starts, stride, initial, eps, table):
+    def steps_of(arrays, dx, shares, starts, steps, stride, initial, eps, table):
         dy, x, means, rstds = arrays
         through_variance, through_mean = zeros(), zeros()
-        for back in range(shares.size - initial):
-            t = shares.size - 1 - back
-            share, offset = shares[t], t * stride
-            rstd = read_statistic(rstds, starts, offset)
+        for back in range(steps - initial):
+            t = steps - 1 - back
+            offset = t * stride
+            share = share_of(shares, starts, t, offset)
             deviation = read(x, starts, offset) - read_statistic(means, starts, offset)
+            rstd = read_statistic(rstds, starts, offset)
             own = read(dy, starts, offset) * rstd
             of_scale = where_at_most(own * (deviation * rstd) * rstd, rstd * eps, _NEARLY_ONE)
             through_variance = through_variance - of_scale * 0.5
@@ -108,7 +121,7 @@ def make_exponential_gradients_kernel(element_type: ElementType, across: bool) -
             through_variance = through_variance * (1.0 - share)
             through_mean = through_mean * (1.0 - share)
         if initial > 0:
-            of_block = block_means(arrays, starts, stride, initial, eps)
+            of_block = block_means(arrays, shares, starts, stride, initial, eps)
             deviations(x, starts, stride, initial, shares, table)
             through = through_variance, through_mean
             block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table)
@@ -119,8 +132,8 @@ def make_exponential_gradients_kernel(element_type: ElementType, across: bool) -
         table = new_table((LANES * initial,), 0)
         for group in range(groups * first // parts, groups * last // parts):
             locate(group, shape, 1, 0, 0, starts)
-            steps_of(arrays, dx, shares, starts, shape[2], initial, eps, table)
+            steps_of(arrays, dx, shares, starts, shape[1], shape[2], initial, eps, table)
         release(table)
 
-    name = f"moving.exponential_gradients.{'across' if across else 'along'}.{element_type.name}"
-    return make_kernel(name, kernel)
+    kind = ("missing_" if missing else "") + ("across" if across else "along")
+    return make_kernel(f"moving.exponential_gradients.{kind}.{element_type.name}", kernel)

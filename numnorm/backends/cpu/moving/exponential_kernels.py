@@ -26,11 +26,12 @@ def _next_weight(weight: float, alpha: float, adjust: bool) -> tuple[float, floa
 
 
 @inlined
-def _rstd(variance: Any, eps: float) -> Any:
+def rstd_of(variance: Any, eps: float) -> Any:
+    """Return the reciprocal of the deviation, or of the least one."""
     return inverse_root(maximum(variance, eps * eps))
 
 
-def _make_outputs(access: LaneAccess) -> Callable[..., Any]:
+def make_outputs(access: LaneAccess) -> Callable[..., Any]:
     """Return a compiled ``output(arrays, starts, offset, deviation, mean, rstd)``."""
     write, write_statistic = access.write, access.write_statistic
 
@@ -50,7 +51,7 @@ def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
 
     It normalizes the first steps by their own mean and deviation.
     """
-    read, output, zeros = access.read, _make_outputs(access), make_zeros(np.float64, LANES)
+    read, output, zeros = access.read, make_outputs(access), make_zeros(np.float64, LANES)
     at_least_zero = make_at_least(0.0)
 
     @inlined
@@ -63,7 +64,7 @@ def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
         for t in range(count):
             deviation = (read(x, starts, t * stride) - pivot) - mean
             second = multiply_add(deviation, deviation, second)
-        rstd = _rstd(at_least_zero(second * (1.0 / count)), eps)
+        rstd = rstd_of(at_least_zero(second * (1.0 / count)), eps)
         for t in range(count):
             deviation = (read(x, starts, t * stride) - pivot) - mean
             output(arrays, starts, t * stride, deviation, pivot + mean, rstd)
@@ -91,7 +92,7 @@ def make_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
     least deviation.
     """
     access = lane_access(element_type, across)
-    read, output, first_block = access.read, _make_outputs(access), _make_first_block(access)
+    read, output, first_block = access.read, make_outputs(access), _make_first_block(access)
     read_state, write_state = access.read_statistic, access.write_statistic
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
 
@@ -108,7 +109,7 @@ def make_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
             mean, lost, deviation = advance(value, mean, lost, share)
             variance = multiply_add(deviation * deviation - variance, share, variance)
             if t >= initial:
-                output(arrays, starts, t * stride, deviation, mean, _rstd(variance, eps))
+                output(arrays, starts, t * stride, deviation, mean, rstd_of(variance, eps))
         write_state(after, columns, 0, mean)
         write_state(after, columns, channels, lost)
         write_state(after, columns, 2 * channels, variance)

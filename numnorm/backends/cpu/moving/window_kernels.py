@@ -45,7 +45,7 @@ def _make_suffix_sums(access: LaneAccess) -> Callable[..., Any]:
     return suffix_sums
 
 
-def _make_statistics() -> Callable[..., Any]:
+def make_statistics() -> Callable[..., Any]:
     """Return a compiled ``statistics(first, second, inverse, options)``.
 
     It returns the distance of the mean from the pivot, and rstd, of windows with these sums.
@@ -62,7 +62,7 @@ def _make_statistics() -> Callable[..., Any]:
     return statistics
 
 
-def _make_outputs(access: LaneAccess) -> Callable[..., Any]:
+def make_outputs(access: LaneAccess) -> Callable[..., Any]:
     """Return a compiled ``outputs(arrays, starts, stride, steps, known, pivot, mean, rstd)``.
 
     It normalizes the steps of a range, relative to the anchor, by the statistics of one window.
@@ -92,8 +92,8 @@ def _make_block(element_type: ElementType, across: bool) -> Callable[..., Any]:
     window's output, and how many more steps have the first and the last window.
     """
     access = lane_access(element_type, across)
-    suffix_sums, statistics = _make_suffix_sums(access), _make_statistics()
-    outputs, read = _make_outputs(access), access.read
+    suffix_sums, statistics = _make_suffix_sums(access), make_statistics()
+    outputs, read = make_outputs(access), access.read
     load, zeros = make_load(LANES), make_zeros(np.float64, LANES)
 
     @inlined

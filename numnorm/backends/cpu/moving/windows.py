@@ -1,13 +1,11 @@
-"""Norms by moving windows: forward, backward, and chunk by chunk."""
+"""Norms by moving windows, forward and backward."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from numnorm.arguments import check_integer
-from numnorm.array_likes import as_plain_array
-from numnorm.backends.contract.moving import MovingState, Windows
+from numnorm.backends.contract.moving import Windows
+from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.memory.host_arrays import Array, check_out, rounded
 from numnorm.backends.cpu.moving import gradient_kernel, window_kernels
 from numnorm.backends.cpu.moving.arrays import (
@@ -22,9 +20,11 @@ from numnorm.backends.cpu.moving.arrays import (
     target_of,
 )
 from numnorm.backends.cpu.moving.lanes import group_count
+from numnorm.backends.cpu.moving.sequence_kernel import make_sequence_windows_kernel, stretch_count
 from numnorm.layouts import MovingLayout
 
 _windows_kernel = functools.cache(window_kernels.make_windows_kernel)
+_sequence_kernel = functools.cache(make_sequence_windows_kernel)
 _gradients_kernel = functools.cache(gradient_kernel.make_window_gradients_kernel)
 _SPECIAL = window_kernels.HEADS + window_kernels.TAILS
 _SPECIAL_OF_GRADIENTS = gradient_kernel.HEADS + gradient_kernel.TAILS
@@ -38,8 +38,8 @@ def moving_forward(
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
     mean, rstd = statistics_for(x, save)
-    begin, sizes = _ends(windows, layout.steps)
-    _run(plan, (source, target, mean, rstd), (0, 1, begin), sizes, windows)
+    begin, sizes = ends_of(windows, layout.steps)
+    run_windows(plan, (source, target, mean, rstd), (0, 1, begin), sizes, windows)
     y = result_of(target, x, out)
     if not save:
         return y, None, None
@@ -56,12 +56,12 @@ def moving_backward(
         check_out(out, x, "x")
     gradient, x = in_one_dtype(dy, x)
     if x.dtype != dtype:
-        dx = _dx(gradient, x, statistics, layout, windows, None)
+        dx = windows_dx(gradient, x, statistics, layout, windows, None)
         return rounded(dx, dtype, out)
-    return _dx(gradient, x, statistics, layout, windows, out)
+    return windows_dx(gradient, x, statistics, layout, windows, out)
 
 
-def _dx(
+def windows_dx(
     dy: Array,
     x: Array,
     statistics: tuple[Array, Array],
@@ -74,7 +74,7 @@ def _dx(
     inputs = plan.flat(dy), plan.flat(x), *statistics
     target = target_of(inputs[1], x, out, inputs)
     if plan.size:
-        begin, sizes = _ends(windows, layout.steps)
+        begin, sizes = ends_of(windows, layout.steps)
         count = -(-layout.steps // sizes[0]) + 1
         groups = group_count(plan.shape, count, _SPECIAL_OF_GRADIENTS, plan.across)
         kernel = _gradients_kernel(plan.element_type, plan.across)
@@ -84,58 +84,7 @@ def _dx(
     return result_of(target, x, out)
 
 
-def moving_step(
-    x: Array, state: MovingState | None, layout: MovingLayout, windows: Windows, out: Any
-) -> tuple[Array, MovingState]:
-    """Return y of the next chunk, and the state after it."""
-    window = windows.window
-    if state is None:
-        done, before = 0, x[_last(layout, 0)]
-    else:
-        done, before = _checked(state, x, layout, window)
-    steps = done + layout.steps
-    together = np.concatenate((before, x), axis=layout.axis)
-    kept = min(window - 1, steps)
-    values = together[_last(layout, kept)].copy()
-    held = before.shape[layout.axis]
-    whole = MovingLayout(layout.outer, held + layout.steps, layout.inner, layout.axis)
-    plan = plan_of(together, whole)
-    source = plan.flat(together)
-    target = np.empty_like(source)
-    # Anchors lie at multiples of the window from the beginning of the stream.
-    anchor = done // window * window
-    blocks = anchor - (done - held), int(anchor == 0), done - anchor
-    _run(plan, (source, target, *statistics_for(x, False)), blocks, (window, 0, 0, 0), windows)
-    y = target.view(x.dtype).reshape(together.shape)[_last(layout, layout.steps)]
-    if out is None:
-        return np.ascontiguousarray(y), MovingState(steps, values)
-    check_out(out, x, "x")
-    out[...] = y
-    return out, MovingState(steps, values)
-
-
-def _last(layout: MovingLayout, count: int) -> tuple[slice, ...]:
-    """Return the index of the last steps."""
-    return (*[slice(None)] * layout.axis, slice(-count, None) if count else slice(0))
-
-
-def _checked(state: MovingState, x: Array, layout: MovingLayout, window: int) -> tuple[int, Array]:
-    """Return the steps and the values of a state, if they fit a chunk and a window."""
-    steps = check_integer("state.steps", state.steps, 0)
-    values = as_plain_array("state.values", state.values)
-    shape = list(x.shape)
-    shape[layout.axis] = values.shape[layout.axis] if values.ndim == x.ndim else 0
-    if values.shape != tuple(shape) or values.dtype != x.dtype:
-        raise ValueError(
-            f"state must be of chunks like x, which has shape {x.shape} and dtype {x.dtype}, got "
-            f"values of shape {values.shape} and dtype {values.dtype}"
-        )
-    if shape[layout.axis] != min(window - 1, steps):
-        raise ValueError(f"state must be of a window of {window} steps, got one of another window")
-    return steps, values
-
-
-def _ends(windows: Windows, steps: int) -> tuple[int, tuple[int, int, int, int]]:
+def ends_of(windows: Windows, steps: int) -> tuple[int, tuple[int, int, int, int]]:
     """Return at which step the first window ends, and the `windows` of kernels."""
     window = max(1, min(windows.window, steps))
     if not windows.center:
@@ -145,19 +94,26 @@ def _ends(windows: Windows, steps: int) -> tuple[int, tuple[int, int, int, int]]
     return window - 1, (window, shift, window - 1 + shift, -shift)
 
 
-def _run(
+def run_windows(
     plan: Plan,
     arrays: tuple[Any, ...],
     first: tuple[int, int, int],
     sizes: tuple[int, int, int, int],
     windows: Windows,
+    kernel_of: Callable[..., Kernel] | None = None,
 ) -> None:
-    """Run the forward kernel; `first` are the anchor, whether it is new, and the first end."""
+    """Run a forward kernel; `first` are the anchor, whether it is new, and the first end."""
     count = -(-(plan.shape[1] - first[0]) // sizes[0])
     if plan.size == 0 or count <= 0:
         return
-    groups = group_count(plan.shape, count, _SPECIAL, plan.across)
-    kernel = _windows_kernel(plan.element_type, plan.across)
+    if plan.across or kernel_of is not None:
+        groups = group_count(plan.shape, count, _SPECIAL, plan.across)
+        kernel = (kernel_of or _windows_kernel)(plan.element_type, plan.across)
+    else:
+        outer, _, inner = plan.shape
+        count = stretch_count(count, sizes[0])
+        groups = outer * inner * count
+        kernel = _sequence_kernel(plan.element_type, inner == 1)
     options = float(windows.mean), float(windows.scale), windows.eps
     parts = parts_of(groups)
     blocks = groups, count, *first

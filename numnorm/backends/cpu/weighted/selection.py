@@ -26,7 +26,7 @@ def _flat(
     values: Any, dtype: np.dtype[Any], shape: Shape, order: Order, rows: int, width: int
 ) -> tuple[Array, int]:
     """Return values that broadcast against a shape, flat, and the distance from row to row."""
-    if values is None:
+    if values is None or 0 in shape:
         return np.ones(width, dtype), 0
     full = np.broadcast_to(values, shape)
     if order is not None:

@@ -1,0 +1,1 @@
+"""Moving norms in which steps are missing: kernels, and the functions that call them."""

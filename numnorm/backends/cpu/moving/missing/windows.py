@@ -1,0 +1,85 @@
+"""Norms by moving windows in which steps are missing, forward and backward."""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.contract.moving import Windows
+from numnorm.backends.contract.weighting import Weighting
+from numnorm.backends.cpu.memory.host_arrays import Array
+from numnorm.backends.cpu.moving.arrays import (
+    plan_of,
+    result_of,
+    saved_of,
+    statistics_for,
+    target_of,
+)
+from numnorm.backends.cpu.moving.missing.kept import (
+    as_mask,
+    filler,
+    gradient_of,
+    kept_of,
+    prepared_gradient,
+)
+from numnorm.backends.cpu.moving.missing.window_kernel import make_missing_windows_kernel
+from numnorm.backends.cpu.moving.windows import ends_of, run_windows, windows_dx
+from numnorm.layouts import MovingLayout
+
+missing_windows_kernel = functools.cache(make_missing_windows_kernel)
+
+
+def missing_moving_forward(
+    weighting: Weighting, x: Array, layout: MovingLayout, windows: Windows, out: Any, save: bool
+) -> tuple[Array, Array | None, Array | None]:
+    """Return y and, if `save` is true, mean and rstd of each step."""
+    plan, fill, mask = plan_of(x, layout), filler(weighting, x), as_mask(kept_of(weighting, x))
+    source = plan.flat(x)
+    target = target_of(source, x, out, (source,))
+    mean, rstd = statistics_for(x, save)
+    begin, sizes = ends_of(windows, layout.steps)
+    arrays = source, mask, target, mean, rstd
+    run_windows(plan, arrays, (0, 1, begin), sizes, windows, missing_windows_kernel)
+    y = fill(result_of(target, x, out))
+    if not save:
+        return y, None, None
+    return y, saved_of(plan, x, mean), saved_of(plan, x, rstd)
+
+
+def missing_moving_backward(
+    weighting: Weighting,
+    dy: Any,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    layout: MovingLayout,
+    windows: Windows,
+    out: Any,
+) -> Array:
+    """Return dx, by the kernel without missing steps.
+
+    It divides by the steps of a window, so dy is made larger by how many there are for each kept
+    one. The gradient of a step through its own output is added again, without that.
+    """
+    keep, dy, known, mean, rstd = prepared_gradient(weighting, dy, x, mean, rstd, layout.axis, out)
+    steps, kept = _lengths(keep, layout, windows)
+    scaled = dy * (steps / np.maximum(kept, 1))
+    given = scaled, known, (mean.reshape(-1), rstd.reshape(-1))
+    dx = windows_dx(*given, layout, windows, None)
+    with np.errstate(over="ignore", invalid="ignore"):
+        dx += rstd * (dy - scaled)
+    return gradient_of(dx, keep, x.dtype, out)
+
+
+def _lengths(keep: Array, layout: MovingLayout, windows: Windows) -> tuple[Array, Array]:
+    """Return the number of steps of each step's window, and how many of them are kept."""
+    begin, (window, shift, _, _) = ends_of(windows, layout.steps)
+    stops = np.clip(np.arange(layout.steps) - shift, begin, layout.steps - 1) + 1
+    starts = np.maximum(stops - window, 0)
+    size = list(keep.shape)
+    size[layout.axis] = 1
+    counts = np.cumsum(keep, axis=layout.axis, dtype=np.int64)
+    counts = np.concatenate((np.zeros(size, np.int64), counts), axis=layout.axis)
+    kept = counts.take(stops, layout.axis) - counts.take(starts, layout.axis)
+    shape = [-1 if axis == layout.axis else 1 for axis in range(keep.ndim)]
+    return (stops - starts).reshape(shape), kept

@@ -1,0 +1,50 @@
+"""The share of a step in its exponential statistics: one for all channels, or one for each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess
+from numnorm.backends.cpu.simd.functions import reciprocal, where_at_most
+from numnorm.backends.cpu.simd.vector import make_zeros
+
+LEAST_SHARE = 5e-324  # of a step that counts
+
+
+def make_share_of(access: LaneAccess, missing: bool) -> Callable[..., Any]:
+    """Return a compiled ``share_of(shares, starts, t, offset)``: the share of step t."""
+    read = access.read_statistic
+
+    @inlined
+    def of_all(shares, starts, t, offset):
+        return shares[t]
+
+    @inlined
+    def of_each(shares, starts, t, offset):
+        return read(shares, starts, offset)
+
+    return of_each if missing else of_all
+
+
+def make_shared_counts(access: LaneAccess, missing: bool) -> Callable[..., Any]:
+    """Return a compiled ``inverse_count(shares, starts, stride, count)``.
+
+    It returns the reciprocal of the number of first steps that count, which is infinite for none.
+    """
+    read, zeros = access.read_statistic, make_zeros(np.float64, LANES)
+
+    @inlined
+    def of_all(shares, starts, stride, count):
+        return 1.0 / count
+
+    @inlined
+    def of_each(shares, starts, stride, count):
+        counted = zeros()
+        for t in range(count):
+            share = read(shares, starts, t * stride)
+            counted = counted + where_at_most(zeros() + 1.0, LEAST_SHARE, share)
+        return reciprocal(counted)
+
+    return of_each if missing else of_all

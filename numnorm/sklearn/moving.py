@@ -1,0 +1,107 @@
+"""Moving norm of each row: sequences and spectra by a window that slides along them."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+
+from sklearn.utils._param_validation import Interval
+
+import numnorm
+from numnorm.sklearn.base import Array, Normalizer, RowNormalizer
+
+
+class MovingNormalizer(RowNormalizer):
+    """Normalize each value by the mean and the deviation of a window of its row.
+
+    Parameters
+    ----------
+    window : int, default=11
+        The number of neighbouring features. In a shorter row the window is the row.
+    center : bool, default=False
+        Whether the window lies around its feature, or else ends with it. Near the ends of a row
+        a centred window moves inwards and keeps its length.
+    min_window : int, default=1
+        The least number of features of a window that is not centred: the first features share the
+        first window of that length.
+    subtract_mean : bool, default=True
+        Whether to subtract the mean. Without it, values are divided by the root mean square of the
+        window.
+    scale : bool, default=True
+        Whether to divide.
+    eps : float, default=0.0
+        Added to the variance.
+    nan_policy : {"propagate", "omit", "raise"}, default="propagate"
+        Whether a NaN makes the windows that hold it NaN, is left out of them and stays NaN, or is
+        an error.
+    copy : bool, default=True
+        False writes into X where that is possible.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        The number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, if X had names that are all strings.
+
+    See Also
+    --------
+    numnorm.moving_norm : The same as a function.
+    LocalStandardNormalVariate : Rows go on beyond their ends, and there is a `ddof`.
+
+    Notes
+    -----
+    As exact at any offset as at 0, and an outlier changes only the windows that hold it. The time
+    does not depend on the window.
+
+    Examples
+    --------
+    >>> from numnorm.sklearn import MovingNormalizer
+    >>> MovingNormalizer(window=2).fit_transform([[1.0, 3.0, 5.0, 5.0]])
+    array([[0., 1., 1., 0.]])
+    >>> MovingNormalizer(window=3, center=True, scale=False).fit_transform([[0.0, 3.0, 0.0, 6.0]])
+    array([[-1.,  2., -3.,  3.]])
+    """
+
+    _parameter_constraints = {
+        **Normalizer._parameter_constraints,
+        "window": [Interval(Integral, 1, None, closed="left")],
+        "center": ["boolean"],
+        "min_window": [Interval(Integral, 1, None, closed="left")],
+        "subtract_mean": ["boolean"],
+        "scale": ["boolean"],
+        "eps": [Interval(Real, 0, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        window: int = 11,
+        *,
+        center: bool = False,
+        min_window: int = 1,
+        subtract_mean: bool = True,
+        scale: bool = True,
+        eps: float = 0.0,
+        nan_policy: str = "propagate",
+        copy: bool = True,
+    ) -> None:
+        self.window = window
+        self.center = center
+        self.min_window = min_window
+        self.subtract_mean = subtract_mean
+        self.scale = scale
+        self.eps = eps
+        self.nan_policy = nan_policy
+        self.copy = copy
+
+    def _normalized(self, X: Array, out: Array | None) -> Array:
+        return numnorm.moving_norm(
+            X,
+            self.window,
+            center=self.center,
+            min_window=self.min_window,
+            subtract_mean=self.subtract_mean,
+            scale=self.scale,
+            eps=self.eps,
+            out=out,
+            **self._missing(),
+        )

@@ -1,0 +1,122 @@
+"""`where`, `weights` and `nan_policy` for arrays of Dask: the results of the array in memory."""
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from lazy_norms import computed, divided
+
+import numnorm
+
+da = pytest.importorskip("dask.array")
+
+LIBRARIES = ["dask.array", "dask_array"]
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+FEW = settings(max_examples=20, deadline=None, phases=PHASES)
+OF_ROWS = ["layer_norm", "rms_norm", "ada_norm", "standard_normal_variate"]
+MOVING = {"moving_norm": {"window": 4}, "exponential_norm": {"alpha": 0.2, "initial": 3}}
+
+
+def same(results, expected):
+    results = results if isinstance(results, tuple) else (results,)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for result, other in zip(results, expected, strict=True):
+        assert result.dtype == other.dtype
+        np.testing.assert_array_equal(result, other)
+
+
+def drawn(data, library, name):
+    """An array with its keywords, both in memory and lazy."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 999)))
+    shape, axis = data.draw(st.sampled_from([((30, 5), 0), ((6, 20), 1), ((3, 12, 4), 1)]))
+    x = rng.standard_normal(shape).astype(data.draw(st.sampled_from([np.float32, np.float64])))
+    keywords, lazy = {"axis": axis, **MOVING.get(name, {})}, {}
+    if data.draw(st.booleans()):
+        x[rng.random(shape) < 0.2] = np.nan
+        keywords["nan_policy"] = data.draw(st.sampled_from(["omit", "propagate"]))
+        keywords["fill"] = data.draw(st.sampled_from([None, 7.0]))
+    small = data.draw(st.sampled_from([shape, (1,) * len(shape), shape[1:], shape[-1:], ()]))
+    if data.draw(st.booleans()) or "nan_policy" not in keywords:
+        lazy["where"] = rng.random(small) < 0.8
+    if name in OF_ROWS and data.draw(st.booleans()):
+        own = data.draw(st.sampled_from([(shape[axis],), small]))
+        lazy["weights"] = rng.integers(0, 3, own) * rng.random(own)
+    if data.draw(st.booleans()) and name in ("layer_norm", "rms_norm"):
+        lazy["gamma"] = rng.random(shape[axis])
+    in_chunks = {n: library.from_array(a, chunks=divided(a.shape, rng)) for n, a in lazy.items()}
+    some = {n: in_chunks[n] if data.draw(st.booleans()) else lazy[n] for n in lazy}
+    return x, library.from_array(x, chunks=divided(shape, rng)), keywords, lazy, some
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", [*OF_ROWS, *MOVING])
+@FEW
+@given(data=st.data())
+def test_any_chunks_give_the_bytes_of_the_whole(library, name, data):
+    library = pytest.importorskip(library)
+    x, lazy_x, keywords, arrays, lazy = drawn(data, library, name)
+    for kind in ("", "_forward"):
+        function = getattr(numnorm, name + kind, None)
+        if function is not None:
+            result = function(lazy_x, **keywords, **lazy)
+            same(computed(result), function(x, **keywords, **arrays))
+    if name == "exponential_norm":
+        saved, dy = numnorm.exponential_norm_forward(x, **keywords, **arrays)[1:], np.ones(x.shape)
+        keywords.pop("fill", None)
+        function = numnorm.exponential_norm_backward
+        found = function(dy, lazy_x, *saved, **keywords, **lazy)
+        same(computed(found), function(dy, x, *saved, **keywords, **arrays))
+
+
+X = np.arange(24.0).reshape(6, 4)
+LAZY = da.from_array(X, chunks=2)
+
+
+def test_a_nan_is_an_error_of_its_block():
+    x = da.from_array(np.where(X == 5, np.nan, X), chunks=2)
+    for result in (
+        numnorm.layer_norm(x, nan_policy="raise"),
+        numnorm.moving_norm(x, 2, nan_policy="raise"),
+    ):
+        with pytest.raises(ValueError, match=r"^The input contains nan values$"):
+            result.compute(scheduler="synchronous")
+
+
+def test_chunks_stay_as_they_were():
+    result = numnorm.layer_norm_forward(LAZY, where=X > 3)
+    assert result.y.chunks == LAZY.chunks and result.mean.chunks == LAZY.chunks[:1]
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (6, 0), (0, 0)])
+def test_arrays_without_elements(shape):
+    for mask in (np.ones(shape, bool), np.ones(shape[1:], bool), True):
+        for x in (np.ones(shape), da.ones(shape, chunks=2)):
+            assert numnorm.layer_norm(x, where=mask).shape == shape
+            assert numnorm.moving_norm(x, 2, where=mask).shape == shape
+
+
+@pytest.mark.parametrize("mask", [da.from_array(X > 3, chunks=3), X > 3])
+def test_what_is_lazy_makes_the_call_lazy(mask):
+    for x in (X, LAZY):
+        result = numnorm.layer_norm(x, where=mask)
+        assert isinstance(result, da.Array) == (x is LAZY or isinstance(mask, da.Array))
+        np.testing.assert_array_equal(result, numnorm.layer_norm(X, where=X > 3))
+
+
+def test_errors():
+    text = r"^where must broadcast against x of shape \(6, 4\), got \(3,\)$"
+    for call in (numnorm.layer_norm, lambda x, **kw: numnorm.moving_norm(x, 2, **kw)):
+        with pytest.raises(ValueError, match=text):
+            call(LAZY, where=np.ones(3, bool))
+        with pytest.raises(TypeError, match=r"^where must have dtype bool, got float64$"):
+            call(LAZY, where=np.ones(4))
+        with pytest.raises(ValueError, match=r"^nan_policy must be"):
+            call(LAZY, nan_policy="drop")
+    text = "^nan_policy is not there for lazy arrays in {} yet$"
+    for name, more in (("batch_norm", {}), ("group_norm", {"groups": 2}), ("batch_moments", {})):
+        with pytest.raises(NotImplementedError, match=text.format(name)):
+            getattr(numnorm, name)(LAZY, **more, nan_policy="omit")
+    for name in ("layer_norm_backward", "moving_norm_backward"):
+        given = (LAZY, LAZY, X[:, 0], X[:, 0]) if name.startswith("l") else (LAZY, LAZY, X, X, 2)
+        with pytest.raises(NotImplementedError, match=text.format(name)):
+            getattr(numnorm, name)(*given, nan_policy="omit")

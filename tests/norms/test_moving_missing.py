@@ -1,0 +1,299 @@
+"""Moving norms in which steps are missing, against their definitions and pandas."""
+
+import itertools
+import pickle
+
+import gradients
+import kernels
+import missing_reference as reference
+import ml_dtypes
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from norm_strategies import arrays
+
+import numnorm
+
+CASES = settings(max_examples=2000, deadline=None, print_blob=True)
+SOME = settings(max_examples=100, deadline=None, print_blob=True)
+RNG = np.random.default_rng(42)
+
+HALVES = [pytest.param(dtype, marks=kernels.full) for dtype in (np.float16, ml_dtypes.bfloat16)]
+DTYPES = [np.float64, pytest.param(np.float32, marks=kernels.full), *HALVES]
+NAMES = ["moving_norm", "exponential_norm"]
+
+# One rounding of y, and of sums in float64. Half precision saves float32 statistics.
+TOLERANCES = {"float64": 1e-11, "float32": 3e-7, "float16": 2e-3, "bfloat16": 2e-2}
+
+
+@st.composite
+def options_of(draw, name, half):
+    if name == "exponential_norm":
+        return {
+            "alpha": draw(st.sampled_from([1e-3, 0.02, 0.3, 0.9, 1.0])),
+            "adjust": draw(st.booleans()),
+            "initial": draw(st.sampled_from([0, 0, 1, 4, 50])),
+            "eps": 1.0 if half else draw(st.sampled_from([1e-4, 1e-2, 1.0])),
+        }
+    window = draw(st.sampled_from([1, 2, 3, 5, 8, 11, 40]))
+    flags = draw(st.sampled_from([(True, True), (True, False), (False, True)]))
+    return {
+        "window": window,
+        "center": draw(st.booleans()),
+        "min_window": draw(st.integers(1, window)),
+        "eps": draw(st.sampled_from([1e-3, 1.0] if half else [0.0, 1e-10, 1e-3, 1.0])),
+        "subtract_mean": flags[0],
+        "scale": flags[1],
+    }
+
+
+@st.composite
+def calls(draw, name, dtype):
+    """Arrays, an axis, a mask of which much, little, all or nothing is kept, and options."""
+    steps = draw(st.integers(0, 25))
+    after = draw(st.sampled_from([(), (3,), (8,), (11,)]))
+    shape = (*draw(st.sampled_from([(), (2,)])), steps, *after)
+    axis = -1 - len(after)
+    x, dy = draw(arrays(shape, dtype)), draw(arrays(shape, dtype))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    keep = rng.random(shape) < draw(st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]))
+    if draw(st.booleans()):
+        np.moveaxis(keep, axis, 0)[: steps // 2] = False
+    missing = rng.random(shape) < 0.2
+    return x, dy, axis, keep, missing, draw(options_of(name, np.dtype(dtype).itemsize == 2))
+
+
+def near(got, wanted, axis, tolerance, least):
+    """Check a result against one with time first; both have NaN in the same places."""
+    got = np.moveaxis(got, axis, 0).astype(np.longdouble)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    error, size = np.nan_to_num(abs(got - wanted)), np.nan_to_num(abs(wanted))
+    assert error.max(initial=0) <= tolerance * max(size.max(initial=0), least)
+
+
+def check(name, x, dy, axis, keep, missing, options):
+    tolerance = TOLERANCES[x.dtype.name]
+    holed = np.where(missing, np.array(np.nan, x.dtype), x)
+    both = keep & ~missing
+    first = [np.moveaxis(a, axis, 0) for a in (x, dy, both)]
+    defined = {"subtract_mean": "mean"}
+    words = {defined.get(word, word): value for word, value in options.items()}
+    expected = getattr(reference, name)(first[0], first[2], **words)
+    given = {"axis": axis, "where": keep, "nan_policy": "omit", **options}
+    found = getattr(numnorm, f"{name}_forward")(holed, **given)
+    for got, wanted in zip(found[1:], expected[1:], strict=True):
+        near(got, wanted, axis, tolerance, 1)
+    near(np.where(both, found.y, np.nan), expected[0], axis, tolerance, 1)
+    np.testing.assert_array_equal(found.y[~keep], 0)
+    assert np.isnan(found.y[keep & missing]).all()
+    y = getattr(numnorm, name)(holed, fill=2.5, **given)
+    np.testing.assert_array_equal(y[both], found.y[both])
+    np.testing.assert_array_equal(y[~both], 2.5)
+    if name == "moving_norm":
+        del given["eps"]
+    dx = getattr(numnorm, f"{name}_backward")(dy, holed, *found[1:], **given)
+    wanted = getattr(reference, f"{name}_backward")(first[1], *first[::2], **words)
+    # Terms of the size of dy * rstd may cancel.
+    least = np.nan_to_num(abs(dy * found.rstd).astype(np.longdouble)).max(initial=1)
+    near(dx, wanted, axis, 8 * tolerance, least)
+    np.testing.assert_array_equal(dx[~both], 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+@SOME
+@given(data=st.data())
+def test_any_call_agrees_with_the_definition(name, dtype, data):
+    check(name, *data.draw(calls(name, dtype)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+@CASES
+@given(data=st.data())
+def test_2000_calls_agree_with_the_definition(name, dtype, data):
+    check(name, *data.draw(calls(name, dtype)))
+
+
+def holed(shape):
+    """Values of which a third are NaN, and a stretch of all channels."""
+    x = RNG.normal(size=shape) + 1e3
+    x[RNG.random(shape) < 0.3] = np.nan
+    x[10:25] = np.nan
+    return x
+
+
+@pytest.mark.parametrize("shape", [(60,), (60, 3), (60, 9)])
+@pytest.mark.parametrize("window", [1, 5, 40])
+def test_windows_of_pandas(shape, window):
+    x = holed(shape)
+    rolling = pd.DataFrame(x).rolling(window, min_periods=1)
+    found = numnorm.moving_norm_forward(x, window, axis=0, nan_policy="omit")
+    np.testing.assert_allclose(found.mean, rolling.mean().to_numpy().reshape(shape), rtol=1e-12)
+    deviation = rolling.std(ddof=0).to_numpy().reshape(shape)
+    known = deviation > 1e-3  # the running sums of pandas lose digits at an offset
+    np.testing.assert_allclose(1 / found.rstd[known], deviation[known], rtol=1e-5)
+    np.testing.assert_array_equal(np.isnan(found.rstd), np.isnan(deviation))
+
+
+@pytest.mark.parametrize("shape", [(60,), (60, 9)])
+@pytest.mark.parametrize("alpha", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize("adjust", [False, True])
+def test_exponential_means_of_pandas(shape, alpha, adjust):
+    x = holed(shape)
+    expected = pd.DataFrame(x).ewm(alpha=alpha, adjust=adjust).mean().to_numpy().reshape(shape)
+    options = {"axis": 0, "adjust": adjust, "nan_policy": "omit"}
+    found = numnorm.exponential_norm_forward(x, alpha, **options)
+    np.testing.assert_allclose(found.mean, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e7])
+@pytest.mark.parametrize("name, number", [("moving_norm", 20), ("exponential_norm", 0.1)])
+def test_offset_costs_no_digits(name, number, offset):
+    x, dy = RNG.normal(size=(200, 9)) + offset, RNG.normal(size=(200, 9))
+    keep = RNG.random(x.shape) < 0.5
+    keep[40:80] = False
+    exact = reference.exact(x) - reference.exact(offset)
+    expected = getattr(reference, name)(exact, keep, number)
+    options = {"axis": 0, "where": keep}
+    found = getattr(numnorm, f"{name}_forward")(x, number, **options)
+    assert abs(found.y - expected[0])[keep].max() <= 1e-11
+    # The saved mean is rounded: by 1e-9 at an offset of 1e7.
+    dx = getattr(numnorm, f"{name}_backward")(dy, x, *found[1:], number, **options)
+    wanted = getattr(reference, f"{name}_backward")(dy, exact, keep, number)
+    bound = 1e-11 + 40 * np.spacing(offset)
+    assert abs(dx - wanted).max() <= bound * np.nanmax(abs(dy * found.rstd))
+
+
+@pytest.mark.parametrize("name, number", [("moving_norm", 4), ("exponential_norm", 0.3)])
+def test_numerical_gradient(name, number):
+    x, dy = RNG.normal(size=(14, 3)), RNG.normal(size=(14, 3))
+    keep = RNG.random(x.shape) < 0.6
+    keep[2:8, 0] = False
+
+    def output(x):
+        return np.where(keep, getattr(reference, name)(x, keep, number, eps=0.1)[0], 0)
+
+    (expected,) = gradients.numerical_gradients(output, [x], dy)
+    options = {"axis": 0, "where": keep}
+    found = getattr(numnorm, f"{name}_forward")(x, number, eps=0.1, **options)
+    if name == "exponential_norm":
+        options["eps"] = 0.1
+    dx = getattr(numnorm, f"{name}_backward")(dy, x, *found[1:], number, **options)
+    assert abs(dx - expected).max() <= gradients.TOLERANCE * abs(expected).max()
+
+
+@pytest.mark.parametrize("name, number", [("moving_norm", 6), ("exponential_norm", 0.1)])
+@pytest.mark.parametrize("shape, axis", [((90,), 0), ((90, 9), 0), ((2, 90), -1), ((2, 90, 3), 1)])
+def test_chunks_give_the_bytes_of_one_call(name, number, shape, axis):
+    x, keep = RNG.normal(size=shape), RNG.random(shape) < 0.7
+    x[RNG.random(shape) < 0.2] = np.nan
+    options = {"axis": axis, "nan_policy": "omit"}
+    expected = getattr(numnorm, name)(x, number, where=keep, **options)
+    for seed in range(3):
+        bounds = np.sort(np.random.default_rng(seed).integers(0, 90, 12))
+        state, parts = None, []
+        pieces = (np.split(a, bounds, axis=axis) for a in (x, keep))
+        for chunk, mask in zip(*pieces, strict=True):
+            given = {"where": mask, **options}
+            y, state = getattr(numnorm, f"{name}_step")(chunk, number, state, **given)
+            state = pickle.loads(pickle.dumps(state))
+            parts.append(y)
+        np.testing.assert_array_equal(np.concatenate(parts, axis), expected)
+
+
+@pytest.mark.parametrize("name, number", [("moving_norm", 6), ("exponential_norm", 0.1)])
+@pytest.mark.parametrize("adjust", [False, True])
+def test_chunks_of_which_some_have_no_mask(name, number, adjust):
+    x, keep = RNG.normal(size=(60, 9)), np.ones((60, 9), bool)
+    keep[20:40] = RNG.random((20, 9)) < 0.5
+    options = {"axis": 0} if name == "moving_norm" else {"axis": 0, "adjust": adjust}
+    expected = getattr(numnorm, name)(x, number, where=keep, **options)
+    step = getattr(numnorm, f"{name}_step")
+    first, state = step(x[:20], number, **options)
+    second, state = step(x[20:40], number, state, where=keep[20:40], **options)
+    third, state = step(x[40:], number, state, **options)
+    got = np.concatenate((first, second, third))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.usefixtures("parallel_at_small_sizes")
+@pytest.mark.parametrize("name, number", [("moving_norm", 50), ("exponential_norm", 0.01)])
+@pytest.mark.parametrize("shape", [(4000, 20), (20, 4000)])
+def test_threads_change_no_byte(name, number, shape):
+    x, dy = RNG.normal(size=(2, *shape))
+    options = {"axis": 0 if shape[0] > shape[1] else 1, "where": RNG.random(shape) < 0.8}
+    results = []
+    for count in (1, 2):
+        with numnorm.num_threads(count):
+            found = getattr(numnorm, f"{name}_forward")(x, number, **options)
+            dx = getattr(numnorm, f"{name}_backward")(dy, x, *found[1:], number, **options)
+        results.append((*found, dx))
+    for one, two in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("shape", [(100,), (100, 8)])
+def test_what_is_no_number_leaves_no_trace(shape, value):
+    x, keep = RNG.normal(size=shape), RNG.random(shape) < 0.6
+    keep[33] = True
+    other = x.copy()
+    other[33] = value
+    without = np.delete(np.arange(100), slice(33, 40))
+    y, changed = (numnorm.moving_norm(a, 7, axis=0, where=keep) for a in (x, other))
+    np.testing.assert_array_equal(y[without], changed[without])
+
+
+@pytest.mark.parametrize("name, number", [("moving_norm", 5), ("exponential_norm", 0.2)])
+def test_what_is_left_out_may_be_anything(name, number):
+    x, keep, dy = RNG.normal(size=(40, 9)), RNG.random((40, 9)) < 0.6, RNG.normal(size=(40, 9))
+    options = {"axis": 0, "where": keep}
+    found = getattr(numnorm, f"{name}_forward")(x, number, **options)
+    dx = getattr(numnorm, f"{name}_backward")(dy, x, *found[1:], number, **options)
+    for value in (np.nan, np.inf, 1e300):
+        other = np.where(keep, x, value)
+        again = getattr(numnorm, f"{name}_forward")(other, number, **options)
+        for one, two in zip(found, again, strict=True):
+            np.testing.assert_array_equal(one, two)
+        given = np.where(keep, dy, value)
+        changed = getattr(numnorm, f"{name}_backward")(given, other, *again[1:], number, **options)
+        np.testing.assert_array_equal(dx, changed)
+
+
+@pytest.mark.parametrize("window, center", list(itertools.product([1, 6, 100], [False, True])))
+def test_one_value_gives_zero_and_none_gives_nan(window, center):
+    x, keep = np.full((30, 9), 1e7 + 0.1), np.zeros((30, 9), bool)
+    keep[12] = True
+    options = {"axis": 0, "center": center, "where": keep}
+    y, mean, rstd = numnorm.moving_norm_forward(x, window, **options)
+    np.testing.assert_array_equal(y, 0)
+    near_one = ~np.isnan(mean)
+    np.testing.assert_array_equal(mean[near_one], 1e7 + 0.1)
+    np.testing.assert_array_equal(rstd[near_one], 0)
+    assert near_one[12].all() and np.isnan(rstd[~near_one]).all()
+    assert near_one[:, 0].sum() == (30 if window == 100 and center else min(window, 18))
+
+
+@pytest.mark.parametrize("name, number", [("moving_norm", 4), ("exponential_norm", 0.1)])
+def test_policies_and_errors(name, number):
+    norm, step = getattr(numnorm, name), getattr(numnorm, f"{name}_step")
+    x = np.arange(8.0)
+    np.testing.assert_array_equal(norm(x, number, nan_policy="raise"), norm(x, number))
+    x[3] = np.nan
+    with pytest.raises(ValueError, match="nan values"):
+        norm(x, number, nan_policy="raise")
+    with pytest.raises(ValueError, match="where must broadcast against x"):
+        norm(x, number, where=np.ones(7, bool))
+    with pytest.raises(TypeError, match="weights"):
+        norm(x, number, weights=np.ones(8))
+    keep = np.arange(8) != 3
+    expected = norm(x, number, where=keep)
+    np.testing.assert_array_equal(norm(x, number, where=keep, out=x), expected)
+    state = step(x, number, where=keep)[1]
+    if name == "moving_norm":
+        with pytest.raises(ValueError, match=r"state\.kept must be a mask"):
+            step(x, number, state._replace(kept=np.ones(5)), where=keep)
