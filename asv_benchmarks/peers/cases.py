@@ -45,7 +45,7 @@ MOST_BYTES = 700e6
 WINDOWS = (10, 300, 3000)
 # The only one for long recordings, whose time does not depend on it.
 WINDOW = 300
-LONG = 15e6
+LONG = 6e6
 # Steps and channels for statistics that fade.
 FADING = [(600, 80), (50_000, 22), (1_000_000, 1)]
 # Channels and steps.
