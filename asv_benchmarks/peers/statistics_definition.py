@@ -27,7 +27,9 @@ def result(case: Case, arrays: Any) -> Array:
     if case.norm in MISSING:
         return _incomplete(case, _lines(case, arrays.x), _lines(case, arrays.keep))
     x = arrays.x if case.axis == 0 else arrays.x.T
-    return _windows(case, x) if case.window else _fading(x)
+    if case.window:
+        return windows(x, case.window, _steps(case, len(x)))
+    return fading(x[-FADED - LAST :])[-LAST:]
 
 
 def checked(case: Case, arrays: Any, y: Array) -> Array:
@@ -52,25 +54,27 @@ def _steps(case: Case, steps: int) -> Array:
     return np.linspace(case.window - 1, steps - 1, WINDOWS).astype(np.int64)
 
 
-def _windows(case: Case, x: Array) -> Array:
+def windows(x: Array, window: int, steps: Array) -> Array:
+    """Return the steps of which each has a full window."""
     rows = []
-    for t in _steps(case, len(x)):
-        values = x[t + 1 - case.window : t + 1].astype(np.longdouble)
+    for t in steps:
+        values = x[t + 1 - window : t + 1].astype(np.longdouble)
+        # So that an offset takes no digits of the mean.
+        values = values - values[0]
         rows.append((values[-1] - values.mean(axis=0)) / values.std(axis=0))
     return np.array(rows)
 
 
-def _fading(x: Array) -> Array:
-    """Return steps of braindecode's formula, with the weights of pandas' `ewm`."""
+def fading(x: Array) -> Array:
+    """Return all steps of braindecode's formula, with the weights of pandas' `ewm`."""
     alpha, rows = np.longdouble(ALPHA), []
     weight = mean = variance = np.longdouble(0)
-    for step in x[-FADED - LAST :]:
-        values = step.astype(np.longdouble)
+    for values in x.astype(np.longdouble) - x[0]:
         weight = 1 + (1 - alpha) * weight
         mean = mean + (values - mean) / weight
         variance = variance + ((values - mean) ** 2 - variance) / weight
         rows.append((values - mean) / np.maximum(LEAST, np.sqrt(variance)))
-    return np.array(rows[-LAST:])
+    return np.array(rows)
 
 
 def _lines(case: Case, x: Array) -> Array:

@@ -17,7 +17,7 @@ from .. import Call
 PACKAGES = ("torch", "numpy")
 
 # A loop in Python.
-MOST_STEPS = 1000
+MOST_STEPS = 10_000
 
 start = torch.set_num_threads
 
