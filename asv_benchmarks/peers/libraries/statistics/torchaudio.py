@@ -1,7 +1,8 @@
 """torchaudio's `sliding_window_cmn` by its definition: sums that go from step to step in PyTorch.
 
 The definition is that of torchaudio 2 (`functional.sliding_window_cmn` with ``norm_vars=True``),
-which follows Kaldi's ``apply-cmvn-sliding``: a trailing window holds ``cmn_window`` + 1 steps.
+which follows Kaldi's ``apply-cmvn-sliding``: a trailing window holds ``cmn_window`` + 1 steps. Here
+``min_cmn_window`` is 1.
 """
 
 from __future__ import annotations
@@ -30,25 +31,19 @@ def call_of(case: Case, arrays: Any) -> Call | None:
     return Call(partial(sliding_window_cmn, x, case.window - 1), lambda y: [y.numpy()])
 
 
-def sliding_window_cmn(x: torch.Tensor, cmn_window: int, least: int = 1) -> torch.Tensor:
-    """Return the result for steps × features and trailing windows, the first of `least` steps."""
-    y = torch.empty_like(x)
-    end = min(max(1, least), len(x))
-    total, squares = x[:end].sum(0), (x[:end] ** 2).sum(0)
+def sliding_window_cmn(x: torch.Tensor, cmn_window: int) -> torch.Tensor:
+    """Return the result for steps × features, of trailing windows that grow from one step on."""
+    y = torch.zeros_like(x)
+    total, squares = torch.zeros_like(x[0]), torch.zeros_like(x[0])
     for t, step in enumerate(x):
-        if t >= end:
-            end = t + 1
-            total = total + step
-            squares = squares + step**2
-        start = max(0, t - cmn_window)
-        if start > 0:
-            gone = x[start - 1]
-            total = total - gone
-            squares = squares - gone**2
-        count = end - start
-        if count == 1:
-            y[t] = 0
-        else:
+        total = total + step
+        squares = squares + step**2
+        gone = t - cmn_window - 1
+        if gone >= 0:
+            total = total - x[gone]
+            squares = squares - x[gone] ** 2
+        count = min(t, cmn_window) + 1
+        if count > 1:
             variance = squares / count - total**2 / count**2
             y[t] = (step - total / count) * variance**-0.5
     return y
