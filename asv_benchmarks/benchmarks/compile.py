@@ -74,6 +74,19 @@ def of_cells(kind: str, x: Array) -> None:
     getattr(rnn, f"{kind}_backward")(y, saved)
 
 
+def of_missing(norm: str, x: Array) -> None:
+    """A norm with a mask, both ways."""
+    keep = x > x.min()
+    _, *saved = getattr(numnorm, f"{norm}_forward")(x, where=keep)
+    getattr(numnorm, f"{norm}_backward")(x, x, *saved, where=keep)
+
+
+def of_steps(norm: str, number: float, x: Array) -> None:
+    """A norm along an axis, both ways."""
+    _, *saved = getattr(numnorm, f"{norm}_forward")(x, number, axis=0)
+    getattr(numnorm, f"{norm}_backward")(x, x, *saved, number, axis=0)
+
+
 FAMILIES: dict[str, Callable[[Array], None]] = {
     "layer_norm": partial(of_rows, "layer_norm", 2, False),
     "layer_norm both ways": partial(of_rows, "layer_norm", 2, True),
@@ -83,6 +96,10 @@ FAMILIES: dict[str, Callable[[Array], None]] = {
     "group_norm": partial(of_groups, "group_norm"),
     "instance_norm": partial(of_groups, "instance_norm"),
     "batch_norm both ways": partial(of_rows, "batch_norm", 2, True),
+    "layer_norm with a mask both ways": partial(of_missing, "layer_norm"),
+    "batch_norm with a mask both ways": partial(of_missing, "batch_norm"),
+    "moving_norm both ways": partial(of_steps, "moving_norm", 4),
+    "exponential_norm both ways": partial(of_steps, "exponential_norm", 0.1),
     "lstm both ways": partial(of_cells, "lstm"),
     "gru both ways": partial(of_cells, "gru"),
     "rnn both ways": partial(of_cells, "rnn"),

@@ -30,6 +30,10 @@ CALLS: dict[str, Callable[[Array, Array, Array], object]] = {
     "layer_norm forward and backward out=": _forward_and_backward,
     "batch_norm out=": lambda x, dy, out: numnorm.batch_norm(x, out=out),
     "batch_moments of four chunks": _stream,
+    "layer_norm of NaN out=": lambda x, dy, out: numnorm.layer_norm(x, nan_policy="omit", out=out),
+    "batch_norm of NaN out=": lambda x, dy, out: numnorm.batch_norm(x, nan_policy="omit", out=out),
+    "moving_norm out=": lambda x, dy, out: numnorm.moving_norm(x, 300, axis=0, out=out),
+    "exponential_norm out=": lambda x, dy, out: numnorm.exponential_norm(x, 0.01, axis=0, out=out),
 }
 
 

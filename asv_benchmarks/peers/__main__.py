@@ -27,9 +27,10 @@ FILES = ("peers.json", "peers.md", "peers.png")
 def main() -> None:
     """Time, then write ``peers.json``, ``peers.md`` and ``peers.png``."""
     options = _options()
-    cases = [case for case in all_cases(options.quick) if options.only in case.name]
+    cases = [case for case in all_cases(options.quick) if any(t in case.name for t in options.only)]
     if not cases:
-        raise SystemExit(f"--only: no case has {options.only!r} in its name; --list lists them")
+        texts = " or ".join(map(repr, options.only))
+        raise SystemExit(f"--only: no case has {texts} in its name; --list lists them")
     if options.list:
         print(*(case.name for case in cases), sep="\n")
         return
@@ -51,7 +52,7 @@ def _folder(options: argparse.Namespace) -> str:
     """Return the folder of the results; partial comparisons have their own."""
     if options.quick:
         return "quick"
-    all_of_it = not options.only and options.libraries == list(LIBRARIES)
+    all_of_it = options.only == [""] and options.libraries == list(LIBRARIES)
     return "" if all_of_it and options.threads == [1, 2] else "partial"
 
 
@@ -67,7 +68,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a few shapes and 3 rounds")
     parser.add_argument("--rounds", type=_positive, help="rounds for each case (20)")
     parser.add_argument("--threads", type=_positive, nargs="+", default=[1, 2], help="(1 2)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="the cases named so")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="TEXT", help="the cases named so, or so"
+    )
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--output", type=Path, help="the folder for the results")
     parser.add_argument(

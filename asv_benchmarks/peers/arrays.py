@@ -13,6 +13,8 @@ from .cases import CELLS, Case
 
 Array = np.ndarray[Any, Any]
 
+MISSING_SHARE = 0.1
+
 
 class Arrays(NamedTuple):
     """The input, the gradient of the output, the parameters, and the stored statistics."""
@@ -31,6 +33,13 @@ class Sequences(NamedTuple):
     x: Array
     dy: Array
     parameters: rnn.LSTMParameters
+
+
+class Incomplete(NamedTuple):
+    """An input, and where it is not missing: its other elements may be NaN."""
+
+    x: Array
+    keep: Array
 
 
 # For successive cases of the same array; more than one entry could need too much memory.
@@ -76,15 +85,35 @@ def _drawn_spectra(shape: tuple[int, ...], dtype: str) -> Arrays:
     return Arrays(x.astype(dtype), *[None] * 5)
 
 
+@lru_cache(maxsize=1)
+def _drawn_recording(shape: tuple[int, ...], dtype: str) -> Arrays:
+    x = np.random.default_rng(0).standard_normal(shape, dtype)
+    x *= 1.5
+    x += 0.5
+    return Arrays(x, *[None] * 5)
+
+
+@lru_cache(maxsize=1)
+def _drawn_incomplete(shape: tuple[int, ...], dtype: str, nan: bool) -> Incomplete:
+    x = _drawn(shape, dtype).x
+    keep = np.random.default_rng(1).random(shape) >= MISSING_SHARE
+    return Incomplete(np.where(keep, x, np.nan).astype(dtype) if nan else x, keep)
+
+
 def arrays_of(case: Case) -> Any:
     """Return the `Sequences` of a cell, or the `Arrays` of a norm, in the dtype of `case`.
 
-    For an estimator only x is there. The axis 1 of a norm's array is that of rows and of channels.
+    For an estimator and a moving norm only x is there; where values are missing, an `Incomplete`.
+    The axis 1 of a norm's array is that of rows and of channels.
     """
     if case.family == "cells":
         return _drawn_sequences(case.norm, case.shape, case.dtype)
     if case.family == "estimators":
         return _drawn_spectra(case.shape, case.dtype)
+    if case.family == "moving":
+        return _drawn_recording(case.shape, case.dtype)
+    if case.family == "missing":
+        return _drawn_incomplete(case.shape, case.dtype, case.norm != "rows_where")
     return _drawn(case.shape, case.dtype)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -36,6 +37,21 @@ QUICK_SEQUENCES = SEQUENCES[:2]
 # Samples and wavelengths.
 SPECTRA = [(60, 1841), (4096, 1024)]
 QUICK_SPECTRA = SPECTRA[:1]
+# Steps and channels of recordings, as far as the arrays of all libraries fit in memory together.
+_STEPS, _CHANNELS = (600, 10_000, 1_000_000, 10_000_000), (1, 22, 80, 512)
+RECORDINGS = [(steps, channels) for steps in _STEPS for channels in _CHANNELS]
+QUICK_RECORDINGS = [(600, 80), (10_000, 22)]
+MOST_BYTES = 700e6
+WINDOWS = (10, 300, 3000)
+# The only one for long recordings, whose time does not depend on it.
+WINDOW = 300
+LONG = 6e6
+# Steps and channels for statistics that fade.
+FADING = [(600, 80), (50_000, 22), (1_000_000, 1)]
+# Channels and steps.
+TIME_LAST = [(22, 50_000), (512, 10_000)]
+# Samples and features of which some are missing.
+INCOMPLETE = [(1024, 768), (4096, 1024)]
 
 # The number of groups in Wu and He (2018).
 GROUPS = 32
@@ -48,6 +64,13 @@ ESTIMATORS = (
     *("StandardNormalVariate", "RobustNormalVariate", "MultiplicativeScatterCorrection"),
     "BatchNormalizer",
 )
+# The norms along an axis, the first one or, of channels and steps, the last one.
+MOVING = ("moving_norm", "moving_norm_last", "exponential_norm", "exponential_norm_last")
+# The weight of a new step in `exponential_norm`, and the least deviation.
+ALPHA = 1e-3
+LEAST = 1e-4
+# No gain, no bias, no epsilon: rows and columns with NaN left out, and rows under a mask.
+MISSING = ("rows_nan", "columns_nan", "rows_where")
 
 
 @dataclass(frozen=True)
@@ -59,7 +82,7 @@ class Case:
     norm : str
         A norm of numnorm, ``"batch_norm_inference"``, or ``"standardize"``: a layer norm without
         gain, bias and epsilon, as `zscore` and `scale` compute it. Or one of `CELLS`, or one of
-        `ESTIMATORS`, which are fitted and transform the same array.
+        `ESTIMATORS`, which are fitted and transform the same array, or of `MOVING` or `MISSING`.
     direction : {"forward", "backward", "forward and backward"}
         Only the output; all gradients, from the saved results of the forward pass; or, for cells,
         all gradients including the forward pass.
@@ -70,6 +93,8 @@ class Case:
         The dtype of its elements.
     out : bool
         Whether the result is written into an existing array.
+    window : int
+        The number of steps of a window that moves, else 0.
     """
 
     norm: str
@@ -77,12 +102,15 @@ class Case:
     shape: tuple[int, ...]
     dtype: str = "float32"
     out: bool = False
+    window: int = 0
 
     @property
     def family(self) -> str:
-        """The family of comparable cases: norms, recurrent cells, or estimators."""
-        if self.norm in ESTIMATORS:
-            return "estimators"
+        """The family of comparable cases."""
+        families = {"estimators": ESTIMATORS, "moving": MOVING, "missing": MISSING}
+        for family, norms in families.items():
+            if self.norm in norms:
+                return family
         return "cells" if self.norm in CELLS else "norms"
 
     @property
@@ -93,7 +121,13 @@ class Case:
     @property
     def label(self) -> str:
         """The norm and the array, in words."""
-        return f"{self.norm} {self.dtype} {'×'.join(map(str, self.shape))}"
+        window = f", window {self.window}" if self.window else ""
+        return f"{self.norm} {self.dtype} {'×'.join(map(str, self.shape))}{window}"
+
+    @property
+    def axis(self) -> int:
+        """The axis of time, or of what has one mean."""
+        return 0 if self.norm in ("moving_norm", "exponential_norm", "columns_nan") else 1
 
     @property
     def name(self) -> str:
@@ -110,7 +144,9 @@ def all_cases(quick: bool = False) -> list[Case]:
     channels = matrices if quick else [*matrices, *CHANNELS]
     norms = [*_layer_norms(rows, matrices), *_other_norms(matrices, channels)]
     cells = _cells(QUICK_SEQUENCES if quick else SEQUENCES)
-    return [*norms, *cells, *_estimators(QUICK_SPECTRA if quick else SPECTRA)]
+    estimators = _estimators(QUICK_SPECTRA if quick else SPECTRA)
+    incomplete = INCOMPLETE[:1] if quick else INCOMPLETE
+    return [*norms, *cells, *estimators, *_moving(quick), *_missing(incomplete)]
 
 
 def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -> Iterator[Case]:
@@ -155,3 +191,27 @@ def _estimators(spectra: list[tuple[int, ...]]) -> Iterator[Case]:
         for dtype in ("float32", "float64"):
             for estimator in ESTIMATORS:
                 yield Case(estimator, "forward", shape, dtype)
+
+
+def _moving(quick: bool) -> Iterator[Case]:
+    last, fading = (TIME_LAST[:1], FADING[:1]) if quick else (TIME_LAST, FADING)
+    for dtype, size in {"float32": 4, "float64": 8}.items():
+        for shape in QUICK_RECORDINGS if quick else RECORDINGS:
+            count = math.prod(shape)
+            if size * count > MOST_BYTES:
+                continue
+            for window in (WINDOW,) if quick or count > LONG else WINDOWS:
+                if window <= shape[0]:
+                    yield Case("moving_norm", "forward", shape, dtype, window=window)
+        for shape in fading:
+            yield Case("exponential_norm", "forward", shape, dtype)
+        for shape in last:
+            yield Case("moving_norm_last", "forward", shape, dtype, window=WINDOW)
+            yield Case("exponential_norm_last", "forward", shape, dtype)
+
+
+def _missing(shapes: list[tuple[int, ...]]) -> Iterator[Case]:
+    for norm in MISSING:
+        for shape in shapes:
+            for dtype in ("float32", "float64"):
+                yield Case(norm, "forward", shape, dtype)

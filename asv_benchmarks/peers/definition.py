@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import cell_definition, estimator_definition
+from . import cell_definition, estimator_definition, statistics_definition
 from .arrays import Array, Arrays, arrays_of
-from .cases import EPS, GROUPS, Case
+from .cases import EPS, GROUPS, MISSING, MOVING, Case
 
 K = 0.1  # AdaNorm's
 
@@ -110,22 +110,31 @@ def _normalized(case: Case, arrays: Arrays, layout: Layout) -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=1)
-def _expected(norm: str, direction: str, shape: tuple[int, ...], dtype: str) -> list[Array]:
-    case = Case(norm, direction, shape, dtype)
+def _expected(
+    norm: str, direction: str, shape: tuple[int, ...], dtype: str, window: int
+) -> list[Array]:
+    case = Case(norm, direction, shape, dtype, window=window)
     if case.family == "cells":
         return cell_definition.results(case, arrays_of(case))
     if case.family == "estimators":
         return [estimator_definition.result(case, arrays_of(case).x.astype(np.float64))]
+    if norm in MOVING + MISSING:
+        return [statistics_definition.result(case, arrays_of(case))]
     arrays = Arrays(*(array.astype(np.float64) for array in arrays_of(case)))
     return [forward(case, arrays)] if direction == "forward" else backward(case, arrays)
 
 
 def errors_of(case: Case, results: list[Array]) -> Iterator[tuple[float, float]]:
     """Yield for each result its largest error and the allowed error, relative to its values."""
-    expected = _expected(case.norm, case.direction, case.shape, case.dtype)
+    expected = _expected(case.norm, case.direction, case.shape, case.dtype, case.window)
+    if case.norm in MOVING + MISSING:
+        results = [statistics_definition.checked(case, arrays_of(case), y) for y in results]
     for result, wanted in zip(results, expected, strict=True):
         error = np.abs(result.reshape(wanted.shape) - wanted).max() / np.abs(wanted).max()
-        yield float(error), allowed_error(case.dtype, expected[0].size // wanted.size)
+        if case.norm in MOVING:
+            yield float(error), statistics_definition.allowed_error(case)
+        else:
+            yield float(error), allowed_error(case.dtype, expected[0].size // wanted.size)
 
 
 def allowed_error(dtype: str, summands: int) -> float:

@@ -34,6 +34,16 @@ its time. `ln_lstm` is the LSTM of Ba, Kiros and Hinton (2016), in `torch` a loo
 The cases of estimators are `fit_transform` of spectra, samples × wavelengths; scikit-learn's is
 `StandardScaler`, and NumPy's the definition.
 
+The cases of moving norms are recordings: steps × channels, normalized along the steps by windows of
+the last steps or by statistics that fade; `_last` is channels × steps. Libraries that have moving
+means and deviations get one line of arithmetic to normalize with; of pandas, the data is a data
+frame. `torchaudio` is the definition of its `sliding_window_cmn`, a loop in PyTorch, and
+`braindecode` that of its `exponential_moving_standardize`, by SciPy's `lfilter`. NumPy's is a
+difference of cumulative sums. Full windows are compared with the definition.
+
+Of incomplete data a tenth is missing: NaN (`rows_nan`, `columns_nan`) or under a mask
+(`rows_where`). There is no gain, no bias and no epsilon.
+
 The last tables are of compiled code, with ratios to their first column: numnorm.jax under
 `jax.jit` beside the definitions in JAX, and numnorm in a function of Numba beside plain loops in
 three passes, both with one thread.
@@ -77,7 +87,8 @@ def _comparison(result: dict[str, Any], own: str, names: list[str]) -> list[str]
 def case_of(record: Record) -> Case:
     """Return the case of a record."""
     case = {name: record[name] for name in ("norm", "direction", "dtype", "out")}
-    return Case(**case, shape=tuple(record["shape"]))
+    # Older results have no windows.
+    return Case(**case, shape=tuple(record["shape"]), window=record.get("window", 0))
 
 
 def ratio(record: Record | None, to: Record | None) -> float | None:

@@ -30,6 +30,8 @@ from .libraries import load
 BATCH_SECONDS = 0.02
 # Enough calls to compile, and to warm up the allocator.
 WARM_UP = 3
+# A call that takes so long has no need of it.
+LONG_SECONDS = 0.5
 
 Answer = dict[str, Any]
 
@@ -51,6 +53,7 @@ class Library:
         self._adapter = load(name)
         self._adapter.start(threads)
         self._run: Callable[[], Any] | None = None
+        self._long = False
 
     def versions(self) -> Answer:
         """Return the versions of Python and of the library's packages."""
@@ -72,15 +75,19 @@ class Library:
                 reason = f"off by {error:.1g} of the largest value, {allowed:.1g} is allowed"
                 return {"status": "wrong", "detail": reason}
         self._run = call.run
-        seconds = min(timeit.repeat(call.run, number=1, repeat=WARM_UP))
+        seconds = timeit.timeit(call.run, number=1)
+        self._long = seconds > LONG_SECONDS
+        if not self._long:
+            seconds = min(seconds, *timeit.repeat(call.run, number=1, repeat=WARM_UP - 1))
         calls = max(1, math.floor(BATCH_SECONDS / max(seconds, 1e-7)))
         return {"status": "ready", "calls": calls, "errors": [error for error, _ in errors]}
 
     def time(self, calls: int) -> Answer:
         """Return the mean seconds of `calls` calls, and how many processors they kept busy."""
         assert self._run is not None
-        # Wakes its threads, and fills the caches with its data.
-        self._run()
+        if not self._long:
+            # Wakes its threads, and fills the caches with its data.
+            self._run()
         busy = time.process_time()
         seconds = timeit.timeit(self._run, number=calls)
         busy = time.process_time() - busy

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "asv_benchmarks"
@@ -176,6 +177,46 @@ def test_estimators_do_what_the_definition_says(library, estimator, monkeypatch)
     assert error <= allowed
 
 
+MOVING = ["moving_norm", "moving_norm_last", "exponential_norm", "exponential_norm_last"]
+MISSING = ["rows_nan", "columns_nan", "rows_where"]
+
+
+@pytest.mark.parametrize("norm", MOVING + MISSING)
+@pytest.mark.parametrize(
+    "library",
+    [
+        *("numnorm", "numpy", "scipy", "sklearn", "pandas", "braindecode", "numpy_ma"),
+        *("bottleneck", "numbagg"),
+        pytest.param("torchaudio", marks=pytest.mark.torch),
+    ],
+)
+def test_statistics_are_what_the_definition_says(library, norm, monkeypatch):
+    needed = "torch" if library == "torchaudio" else library
+    if library not in ("braindecode", "numpy_ma"):
+        pytest.importorskip(needed, reason=f"{needed} is not installed")
+    if library == "numbagg" and os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+        pytest.skip("its functions are compiled ones")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    arrays, cases, definition, libraries = (
+        importlib.import_module(f"peers.{name}")
+        for name in ("arrays", "cases", "definition", "libraries")
+    )
+    shape = (3, 60) if norm.endswith("last") else (60, 3)
+    case = cases.Case(norm, "forward", shape, window=7 if "moving_norm" in norm else 0)
+    call = libraries.load(library).call_of(case, arrays.arrays_of(case))
+    if call is None:
+        assert library != "numnorm"
+        return
+    with np.errstate(invalid="ignore"):  # windows before the first full one may be constant
+        (y,) = call.arrays(call.run())
+    ((error, allowed),) = definition.errors_of(case, [y])
+    assert error <= allowed
+    # Not the variance with the divisor 6, nor a window that is late.
+    for wrong in (y * (6 / 7) ** 0.5, np.roll(y, 1, axis=case.axis)):
+        ((error, allowed),) = definition.errors_of(case, [wrong])
+        assert not error <= allowed  # as the worker says it: NaN is wrong
+
+
 CELL_LIBRARIES = [
     ("numnorm", "lstm"),
     ("numnorm", "ln_lstm"),
@@ -223,11 +264,13 @@ def test_norms_and_cells_can_be_chosen(quick, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     cases = importlib.import_module("peers.cases")
     every = cases.all_cases(quick)
-    families = [{c for c in every if only in c.name} for only in ("norms", "cells", "estimators")]
+    names = ("norms", "cells", "estimators", "moving", "missing")
+    families = [{c for c in every if only in c.name} for only in names]
     assert all(families)
     assert sum(map(len, families)) == len(set(every)) == len(set().union(*families))
     assert families[1] == {case for case in every if case.norm in cases.CELLS}
     assert families[2] == {case for case in every if case.norm in cases.ESTIMATORS}
+    assert all(case.family == name for name, of in zip(names, families, strict=True) for case in of)
 
 
 def test_cells_stand_beside_the_module_of_torch(monkeypatch):
@@ -324,7 +367,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_timed(tmp_
         (["--rounds", "3"], ""),
         (["--quick"], "quick"),
         (["--only", "rms"], "partial"),
-        (["--only", "cells"], "partial"),
+        (["--only", "cells", "moving"], "partial"),
         (["--threads", "1"], "partial"),
         (["--libraries", "numpy"], "partial"),
     ],

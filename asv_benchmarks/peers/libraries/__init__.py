@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 from ..arrays import Array
 
 FLOOR = "copyto"
+# In the folder `statistics`.
+STATISTICS = ("pandas", "bottleneck", "numbagg", "torchaudio", "braindecode", "numpy_ma")
 LIBRARIES = (
     *("numnorm", "torch", "torch_nn", "onnxruntime", "jax", "scipy", "sklearn", "numpy"),
     "chemotools",
+    *STATISTICS,
     *("numnorm_jax", "njit", "njit_loop"),
     FLOOR,
 )
@@ -26,6 +29,7 @@ COMPILED = {"numnorm_jax": "jax", "njit": "njit_loop"}
 APART = ("numnorm_jax", "njit", "njit_loop")
 # The unit of numnorm's times, for each family.
 YARDSTICKS = {"norms": FLOOR, "cells": "torch_nn", "estimators": FLOOR}
+YARDSTICKS |= {"moving": FLOOR, "missing": FLOOR}
 
 
 class Call(NamedTuple):
@@ -41,4 +45,7 @@ class Call(NamedTuple):
 
 def load(name: str) -> ModuleType:
     """Import one of `LIBRARIES`, or another module with the same functions."""
-    return importlib.import_module(f"{__name__}.{name}" if name in LIBRARIES else name)
+    if name not in LIBRARIES:
+        return importlib.import_module(name)
+    folder = "statistics." if name in STATISTICS else ""
+    return importlib.import_module(f"{__name__}.{folder}{name}")

@@ -12,7 +12,7 @@ import numnorm
 from numnorm import rnn
 
 from ..arrays import Arrays, Sequences
-from ..cases import CELLS, GROUPS, Case
+from ..cases import ALPHA, CELLS, GROUPS, Case
 from . import Call
 
 PACKAGES = ("numnorm", "numba", "llvmlite", "numpy")
@@ -24,6 +24,8 @@ def call_of(case: Case, arrays: Any) -> Call:
     """Return the call of one of numnorm's functions; a cell packs its weights in the call."""
     if case.family == "cells":
         return _cell(case, arrays)
+    if case.family in ("moving", "missing"):
+        return Call(_statistics(case, arrays), lambda y: [y])
     if case.family == "estimators":
         from numnorm import sklearn
 
@@ -68,6 +70,17 @@ def _cell(case: Case, arrays: Sequences) -> Call:
         lambda: backward(arrays.dy, forward(**given).saved),
         lambda gs: [gs.dx, *(gradient for gradient in gs.parameters if gradient is not None)],
     )
+
+
+def _statistics(case: Case, arrays: Any) -> Any:
+    if case.window:
+        return partial(numnorm.moving_norm, arrays.x, case.window, axis=case.axis)
+    if case.family == "moving":
+        return partial(numnorm.exponential_norm, arrays.x, ALPHA, axis=case.axis)
+    if case.norm == "rows_where":
+        return partial(numnorm.layer_norm, arrays.x, eps=0.0, where=arrays.keep)
+    norm = numnorm.layer_norm if case.norm == "rows_nan" else numnorm.batch_norm
+    return partial(norm, arrays.x, eps=0.0, nan_policy="omit")
 
 
 def _options(case: Case) -> dict[str, Any]:

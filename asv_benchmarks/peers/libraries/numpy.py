@@ -1,13 +1,14 @@
-"""NumPy: the definitions as they are, and an in-place layer norm."""
+"""NumPy: the definitions as they are, an in-place layer norm, and cumulative sums."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from .. import estimator_definition
-from ..arrays import Array, Arrays
+from ..arrays import Array, Arrays, Incomplete
 from ..cases import EPS, Case
 from ..definition import backward, forward
 from . import Call
@@ -19,10 +20,14 @@ def start(threads: int) -> None:
     """Do nothing: arithmetic on arrays has one thread."""
 
 
-def call_of(case: Case, arrays: Arrays) -> Call | None:
+def call_of(case: Case, arrays: Any) -> Call | None:
     """Return the definition in the dtype of the arrays, half precision in float32."""
     if case.family == "cells":
         return None
+    if case.family == "missing":
+        return Call(partial(_missing, case, arrays), lambda y: [y])
+    if case.family == "moving":
+        return _windows(case, arrays.x) if case.window else None
     if case.family == "estimators":
         return Call(partial(estimator_definition.result, case, arrays.x), lambda y: [y])
     if case.out:
@@ -57,3 +62,36 @@ def _layer_norm_out(arrays: Arrays, out: Array) -> Array:
     out *= arrays.gamma
     out += arrays.beta
     return out
+
+
+def _missing(case: Case, arrays: Incomplete) -> Array:
+    x, options = arrays.x, {"axis": case.axis, "keepdims": True}
+    if case.norm == "rows_where":
+        options["where"] = arrays.keep
+        return (x - x.mean(**options)) / x.std(**options)
+    return (x - np.nanmean(x, **options)) / np.nanstd(x, **options)
+
+
+def _windows(case: Case, x: Array) -> Call:
+    """Return the differences of cumulative sums in float64, of full windows."""
+    length, axis = case.window, case.axis
+    before = [(0, 0), (0, 0)]
+    before[axis] = (1, 0)
+    late, early, own = ([slice(None)] * 2 for _ in range(3))
+    late[axis], early[axis] = slice(length, None), slice(None, -length)
+    own[axis] = slice(length - 1, None)
+
+    def mean(values: Array) -> Array:
+        sums = np.pad(np.cumsum(values, axis=axis, dtype=np.float64), before)
+        return (sums[tuple(late)] - sums[tuple(early)]) / length
+
+    def run() -> Array:
+        means = mean(x)
+        return (x[tuple(own)] - means) / np.sqrt(mean(x * x) - means * means)
+
+    def placed(y: Array) -> list[Array]:
+        whole = np.full(x.shape, np.nan)
+        whole[tuple(own)] = y
+        return [whole]
+
+    return Call(run, placed)

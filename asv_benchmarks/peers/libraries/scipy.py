@@ -1,12 +1,15 @@
-"""SciPy's `zscore`."""
+"""SciPy's `zscore`, and moving means by its `uniform_filter1d`."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
+import numpy as np
+from scipy.ndimage import uniform_filter1d
 from scipy.stats import zscore
 
-from ..arrays import Arrays
+from ..arrays import Array
 from ..cases import Case
 from . import Call
 
@@ -14,11 +17,30 @@ PACKAGES = ("scipy", "numpy")
 
 
 def start(threads: int) -> None:
-    """Do nothing: `zscore` has one thread."""
+    """Do nothing: both have one thread."""
 
 
-def call_of(case: Case, arrays: Arrays) -> Call | None:
-    """Return `zscore` of the rows."""
-    if case.norm != "standardize":
+def call_of(case: Case, arrays: Any) -> Call | None:
+    """Return `zscore` of the rows, or of those that are not NaN, or windows of steps."""
+    if case.window:
+        return Call(partial(_windows, case, arrays.x), lambda y: [y])
+    if case.norm in ("rows_nan", "columns_nan"):
+        call = partial(zscore, arrays.x, axis=case.axis, nan_policy="omit")
+    elif case.norm == "standardize":
+        call = partial(zscore, arrays.x, axis=1)
+    else:
         return None
-    return Call(partial(zscore, arrays.x, axis=1), lambda y: [y])
+    return Call(call, lambda y: [y])
+
+
+def _windows(case: Case, x: Array) -> Array:
+    # The origin makes a centred window one that ends with its own step.
+    mean = partial(
+        uniform_filter1d,
+        size=case.window,
+        axis=case.axis,
+        origin=(case.window - 1) // 2,
+        mode="nearest",
+    )
+    means = mean(x)
+    return (x - means) / np.sqrt(mean(x * x) - means * means)

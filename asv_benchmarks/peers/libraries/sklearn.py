@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from sklearn.preprocessing import StandardScaler, scale
 
-from ..arrays import Arrays
 from ..cases import Case
 from . import Call
 
@@ -17,9 +17,9 @@ def start(threads: int) -> None:
     """Do nothing: they have one thread."""
 
 
-def call_of(case: Case, arrays: Arrays) -> Call | None:
-    """Return `scale` of the rows, or the scaler of the features."""
-    if case.norm == "BatchNormalizer":
+def call_of(case: Case, arrays: Any) -> Call | None:
+    """Return `scale` of the rows, or the scaler of the features, which leaves NaN out."""
+    if case.norm in ("BatchNormalizer", "columns_nan"):
         return Call(partial(StandardScaler().fit_transform, arrays.x), lambda y: [y])
     if case.norm != "standardize":
         return None

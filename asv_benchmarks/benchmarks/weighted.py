@@ -1,0 +1,93 @@
+"""The time of norms of data with missing values or weights, and of groups of samples."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import numnorm
+
+from .arrays import Array, drawn
+from .calls import MANY_SAMPLES
+
+SHAPE = (4096, 1024)
+MISSING = 0.1
+WORDS = ("where", "nan_policy", "weights")
+
+
+def _selected(x: Array, word: str) -> tuple[Array, dict[str, Any]]:
+    """Return x and the keyword that leaves out a tenth of it, or gives each element a weight."""
+    generator = np.random.default_rng(1)
+    if word == "weights":
+        return x, {word: generator.uniform(0.5, 1.5, x.shape)}
+    missing = generator.random(x.shape) < MISSING
+    if word == "where":
+        return x, {word: ~missing}
+    return np.where(missing, x.dtype.type(np.nan), x), {word: "omit"}
+
+
+class Weighted:
+    """A tenth of float32 left out by a mask or as NaN, or weights; `plain` has all elements."""
+
+    params = (["layer_norm", "batch_norm"], ["plain", *WORDS])
+    param_names = ("norm", "keyword")
+    repeat = MANY_SAMPLES
+
+    def setup(self, norm: str, word: str) -> None:
+        """Make the data, and what the backward pass needs; compile."""
+        x, dy = drawn(SHAPE)
+        x, selecting = (x, {}) if word == "plain" else _selected(x, word)
+        _, *saved = getattr(numnorm, f"{norm}_forward")(x, **selecting)
+        self.forward = partial(getattr(numnorm, norm), x, **selecting)
+        self.backward = partial(getattr(numnorm, f"{norm}_backward"), dy, x, *saved, **selecting)
+        self.forward()
+        self.backward()
+
+    def time_forward(self, *_: object) -> None:
+        """Only the output, newly allocated."""
+        self.forward()
+
+    def time_backward(self, *_: object) -> None:
+        """The gradient, newly allocated."""
+        self.backward()
+
+
+class WeightedMoments:
+    """Statistics of the columns of the same."""
+
+    params = WORDS
+    param_names = ("keyword",)
+    repeat = MANY_SAMPLES
+
+    def setup(self, word: str) -> None:
+        """Make the data; compile."""
+        x, selecting = _selected(drawn(SHAPE)[0], word)
+        self.moments = partial(numnorm.batch_moments, x, **selecting)
+        self.moments()
+
+    def time_batch_moments(self, *_: object) -> None:
+        """One call."""
+        self.moments()
+
+
+class Groups:
+    """Samples of float32 that are normalized beside those of the same label."""
+
+    params = (4, 64)
+    param_names = ("labels",)
+    repeat = MANY_SAMPLES
+
+    def setup(self, labels: int) -> None:
+        """Draw a label for each sample; compile."""
+        self.x, _ = drawn(SHAPE)
+        self.groups = np.random.default_rng(1).integers(labels, size=SHAPE[0])
+        self.time_batch_norm(labels)
+        self.time_batch_moments(labels)
+
+    def time_batch_norm(self, *_: object) -> None:
+        """Only the output, newly allocated."""
+        numnorm.batch_norm(self.x, groups=self.groups)
+
+    def time_batch_moments(self, *_: object) -> None:
+        """The moments of all labels."""
+        numnorm.batch_moments(self.x, groups=self.groups)

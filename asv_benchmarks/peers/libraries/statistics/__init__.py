@@ -1,0 +1,1 @@
+"""Libraries of moving statistics, and of statistics with missing values."""

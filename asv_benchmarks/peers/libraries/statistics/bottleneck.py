@@ -1,0 +1,38 @@
+"""bottleneck: `move_mean` and `move_std`, `nanmean` and `nanstd`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import bottleneck as bn
+import numpy as np
+
+from ...arrays import Array
+from ...cases import Case
+from .. import Call
+
+PACKAGES = ("bottleneck", "numpy")
+
+
+def start(threads: int) -> None:
+    """Do nothing: bottleneck has one thread."""
+
+
+def call_of(case: Case, arrays: Any) -> Call | None:
+    """Return the mean, the deviation, and what normalizes with them."""
+    if case.window:
+        return Call(partial(_windows, case, arrays.x), lambda y: [y])
+    if case.norm in ("rows_nan", "columns_nan"):
+        return Call(partial(_missing, case, arrays.x), lambda y: [y])
+    return None
+
+
+def _windows(case: Case, x: Array) -> Array:
+    options = {"window": case.window, "min_count": 1, "axis": case.axis}
+    return (x - bn.move_mean(x, **options)) / bn.move_std(x, **options)
+
+
+def _missing(case: Case, x: Array) -> Array:
+    mean, deviation = (f(x, axis=case.axis) for f in (bn.nanmean, bn.nanstd))
+    return (x - np.expand_dims(mean, case.axis)) / np.expand_dims(deviation, case.axis)
