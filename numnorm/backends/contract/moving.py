@@ -63,6 +63,13 @@ class MovingState(NamedTuple):
         The number of steps so far.
     values : array
         The last values along the axis, at most a window less one; of the dtype of x.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> y, state = numnorm.moving_norm_step([[1.0, 2.0, 4.0]], 2, axis=-1)
+    >>> state.steps, state.values
+    (3, array([[4.]]))
     """
 
     steps: int
@@ -79,6 +86,13 @@ class ExponentialState(NamedTuple):
     mean, mean_lo, variance : array of float64
         The statistics of each channel, of the shape of x without the axis; `mean_lo` is what the
         mean lost when it was rounded.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> y, state = numnorm.exponential_norm_step([[1.0, 2.0, 4.0]], 0.5, axis=-1)
+    >>> state.weight, state.mean
+    (1.75, array([3.]))
     """
 
     weight: float

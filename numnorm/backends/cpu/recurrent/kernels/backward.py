@@ -12,7 +12,7 @@ from typing import Any
 from numnorm.backends.contract.recurrent import CellSpec
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel
-from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
+from numnorm.backends.cpu.recurrent.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.borrowed import as_flat
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.recurrent.common.dropout import make_drop

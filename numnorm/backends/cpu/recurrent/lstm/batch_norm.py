@@ -14,7 +14,7 @@ from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.recurrent import CellGradients, LSTMSpec, PackedSteps, RunningSteps
 from numnorm.backends.cpu.columns.columns import column_backward, column_forward
 from numnorm.backends.cpu.columns.moments import column_moments
-from numnorm.backends.cpu.matmul.packed_matrices import (
+from numnorm.backends.cpu.recurrent.matmul.packed_matrices import (
     matrix_panels,
     packed_matmul,
     packed_transposed_matmul,
