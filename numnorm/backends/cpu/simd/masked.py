@@ -122,7 +122,7 @@ def masked_store_at(builder: Any, pointer: Any, lanes: Any, bounds: Any) -> None
 def _masked(builder: Any, name: str, result: Any, arguments: Any) -> Any:
     kinds = [argument.type for argument in arguments]
     vector = result if isinstance(result, ir.VectorType) else arguments[0].type
-    suffix = {"float": "f32", "double": "f64", "i16": "i16"}[str(vector.element)]
+    suffix = {"float": "f32", "double": "f64"}.get(str(vector.element), str(vector.element))
     function = cgutils.get_or_insert_function(
         builder.module,
         ir.FunctionType(result, kinds),

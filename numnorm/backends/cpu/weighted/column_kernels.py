@@ -13,6 +13,7 @@ from numnorm.backends.cpu.compiler.jit import Function, Kernel, inlined, make_fu
 from numnorm.backends.cpu.memory.borrowed import window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.write_combining import uses_write_combining
+from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.weighted.loops import (
     LANES,
     Fill,
@@ -210,7 +211,9 @@ def make_column_forward(dtype: str) -> Kernel:
     The coefficients ``(4, channels)``, flat, are mean, lost, factor and offset.
     """
     real = np.dtype(dtype).type
-    make_buffer, begin, target_of, written, finish = make_writer(dtype)
+    make_buffer, begin, target_of, written, finish = make_writer(
+        element_type_of(np.dtype(dtype)), LANES
+    )
 
     @inlined
     def apply(x, keep, omit, coefficients, fill, y):
@@ -260,7 +263,9 @@ def make_column_dx(dtype: str) -> Kernel:
     The coefficients ``(4, channels)``, flat, are mean, factor, constant and slope.
     """
     real = np.dtype(dtype).type
-    make_buffer, begin, target_of, written, finish = make_writer(dtype)
+    make_buffer, begin, target_of, written, finish = make_writer(
+        element_type_of(np.dtype(dtype)), LANES
+    )
 
     @inlined
     def apply(x, dy, keep, weights, omit, coefficients, dx):

@@ -11,6 +11,7 @@ from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.memory.borrowed import window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.write_combining import uses_write_combining
+from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
 from numnorm.backends.cpu.weighted.loops import (
     LANES,
@@ -142,7 +143,9 @@ def _make_apply(formula: Formula, real: Any) -> Callable[..., Any]:
 def make_weighted_forward(formula: Formula, dtype: Any) -> Kernel:
     """Return the forward kernel of a formula for x, flat, of float32 or float64."""
     apply = _make_apply(formula, np.dtype(dtype).type)
-    make_buffer, begin, target_of, written, finish = make_writer(dtype)
+    make_buffer, begin, target_of, written, finish = make_writer(
+        element_type_of(np.dtype(dtype)), LANES
+    )
 
     @inlined
     def rstd_of(scaling, scale, total, m2):
@@ -311,7 +314,7 @@ def make_weighted_backward(formula: Formula, dtype: Any) -> Kernel:
     The totals, ``(parts, channels, length)`` and zeros at first, are the sums of the gradients of
     gamma and beta. Where a channel has one parameter, its gradient is the sum of `LANES` totals.
     """
-    writer, add_row = make_writer(dtype), _make_add_row(formula)
+    writer, add_row = make_writer(element_type_of(np.dtype(dtype)), LANES), _make_add_row(formula)
     store_row = _make_store_row(formula, np.dtype(dtype).type, writer)
     make_buffer, begin, _, _, finish = writer
 
