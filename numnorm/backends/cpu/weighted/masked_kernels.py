@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined
+from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_peel
 from numnorm.backends.cpu.memory.borrowed import as_flat, row, window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.placement import LINE
@@ -13,7 +14,7 @@ from numnorm.backends.cpu.memory.write_combining import uses_write_combining
 from numnorm.backends.cpu.rows.arguments import Parameters, Segments, Statistics
 from numnorm.backends.cpu.rows.segment_loops import channel_of
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.simd.kept import filled
+from numnorm.backends.cpu.simd.kept import filled, make_masked_kept
 from numnorm.backends.cpu.simd.masked import make_masked_load, masked_store
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.cpu.simd.optional_vector import make_load_or_scalar, make_masked_elements
@@ -22,8 +23,11 @@ from numnorm.backends.cpu.simd.vector import make_load, prefetch, store
 from numnorm.backends.cpu.statistics.normalize import make_factor, make_normalized
 from numnorm.backends.cpu.statistics.saved import save
 from numnorm.backends.cpu.weighted.loops import Fill
-from numnorm.backends.cpu.weighted.masked_statistics import make_masked_statistics
-from numnorm.backends.cpu.weighted.writer import make_writer
+from numnorm.backends.cpu.weighted.masked_statistics import (
+    make_masked_statistics,
+    make_no_statistics,
+)
+from numnorm.backends.cpu.weighted.writer import Writer, make_writer
 
 
 class Scaling(NamedTuple):
@@ -48,12 +52,12 @@ class Mask(NamedTuple):
 
     Attributes
     ----------
-    keep : array of uint8
+    keep : array of uint8 or None
         0 where an element is left out, flat, for all rows or for each row.
     step : int
         The distance from the numbers of one row to those of the next: 0 if all rows share them.
-    omit : int
-        1 if a NaN is left out, too, else 0.
+    omit : int or None
+        None if a NaN is not left out.
     """
 
     keep: Any
@@ -62,48 +66,96 @@ class Mask(NamedTuple):
 
 
 def _make_apply(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``apply(x, keep, ahead, statistics, weights, fill, y)`` of a segment."""
+    """Return a compiled function that stores the results of a part of a segment."""
     count, real = 2 * element_type.lanes, element_type.compute_type
     to_compute, to_storage = element_type.to_compute, element_type.to_storage
     forward, normalized = inlined(formula.forward), make_normalized(formula.centred)
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
+    masked_kept, peel_of = make_masked_kept(count), make_peel(element_type)
+    peeled = each_peels_to_alignment(element_type)
     prefetches, line_elements = has_avx512(), LINE // element_type.storage_dtype.itemsize
 
     @inlined
-    def result(values, kept, statistics, gamma, beta, fill):
+    def result(values, kept, omit, statistics, gamma, beta, fill):
         scale, mean_hi, mean_lo, rstd = statistics
         x = to_compute(values)
         y = forward(normalized(x, scale, mean_hi, mean_lo, rstd), gamma, beta)
-        return to_storage(filled(y, kept, x, fill.fill, fill.missing))
+        return to_storage(filled(y, kept, x, omit, fill.fill, fill.missing))
 
     @inlined
-    def apply(x, keep, ahead, statistics, weights, fill, y):
+    def store_masked(x, keep, omit, statistics, weights, fill, y, j, begin, end):
+        weight = masked_elements(weights[0], j, begin, end, real(1))
+        bias = masked_elements(weights[1], j, begin, end, real(0))
+        values, kept = masked_load(x, j, begin, end), masked_kept(keep, j, begin, end)
+        results = result(values, kept, omit, statistics, weight, bias, fill)
+        masked_store(y, j, results, begin, end)
+
+    @inlined
+    def apply(x, keep, omit, ahead, statistics, weights, fill, y):
         gamma, beta = weights
-        tail = x.size - x.size % count
-        for j in range(0, tail, count):
+        peel = min(peel_of(y, y.size), y.size)
+        if peeled and peel > 0:
+            j, low = peel - count, count - peel
+            store_masked(x, keep, omit, statistics, weights, fill, y, j, low, count)
+        tail = y.size - (y.size - peel) % count
+        for j in range(peel, tail, count):
             if prefetches:
                 for line in range(j, j + count, line_elements):
                     prefetch(x, line + ahead)
             weight, bias = load_or_scalar(gamma, j, real(1)), load_or_scalar(beta, j, real(0))
-            store(y, j, result(load(x, j), load(keep, j), statistics, weight, bias, fill))
-        n = x.size - tail
-        if n > 0:
-            weight = masked_elements(gamma, tail, 0, n, real(1))
-            bias = masked_elements(beta, tail, 0, n, real(0))
-            values, kept = masked_load(x, tail, 0, n), masked_load(keep, tail, 0, n)
-            masked_store(y, tail, result(values, kept, statistics, weight, bias, fill), 0, n)
+            values, kept = load(x, j), load_or_scalar(keep, j, None)
+            store(y, j, result(values, kept, omit, statistics, weight, bias, fill))
+        if tail < y.size:
+            n = y.size - tail
+            store_masked(x, keep, omit, statistics, weights, fill, y, tail, 0, n)
 
     return apply
 
 
-def make_masked_forward(formula: Formula, element_type: ElementType) -> Kernel:
-    """Return the forward kernel of a formula, for x ``(N, D)``; see `make_row_forward`."""
-    statistics_of = make_masked_statistics(formula, element_type)
+def _make_apply_row(
+    formula: Formula, element_type: ElementType, writer: Writer
+) -> Callable[..., Any]:
+    """Return a compiled function that stores the results of row i, and returns the writer's state."""
     apply, factor = _make_apply(formula, element_type), make_factor(element_type)
-    make_buffer, begin, target_of, written, finish = make_writer(
-        element_type, tuning.SUM_BLOCK_ELEMENTS
-    )
+    _, _, target_of, written, _ = writer
+
+    @inlined
+    def apply_row(x, i, mask, statistics, weights, segments, fill, to):
+        scale, mean_hi, mean_lo, rstd = statistics
+        of_row, width = (scale, mean_hi, mean_lo, factor(rstd)), x.shape[1]
+        segment, _, channels = segments
+        y, buffer, state, combines = to
+        source, keep, c = (
+            row(x, i),
+            window(mask.keep, i * mask.step, width),
+            channel_of(i, segments),
+        )
+        for at in range(0, width, segment):
+            gamma, beta = part(weights.gamma, c), part(weights.beta, c)
+            for left in range(0, segment, tuning.SUM_BLOCK_ELEMENTS):
+                n, j = min(tuning.SUM_BLOCK_ELEMENTS, segment - left), at + left
+                weight, kept = (window(gamma, left, n), window(beta, left, n)), window(keep, j, n)
+                target = target_of(y, i * width + j, n, buffer, state, combines)
+                apply(window(source, j, n), kept, mask.omit, width, of_row, weight, fill, target)
+                state = written(y, n, buffer, state, combines)
+            c = c + 1 if c + 1 < channels else 0
+        return state
+
+    return apply_row
+
+
+def make_masked_forward(formula: Formula, element_type: ElementType) -> Kernel:
+    """Return the forward kernel of a formula, for x ``(N, D)``; see `make_row_forward`.
+
+    The results of a row are stored after the statistics of the next one: from the sums of a row to
+    its rstd leads a long chain of instructions, which does not wait for these stores.
+    """
+    statistics_of = make_masked_statistics(formula, element_type)
+    no_statistics = make_no_statistics(formula, element_type)
+    writer = make_writer(element_type, tuning.SUM_BLOCK_ELEMENTS)
+    make_buffer, begin, _, _, finish = writer
+    apply_row = _make_apply_row(formula, element_type, writer)
 
     def kernel(
         x: Any,
@@ -118,29 +170,21 @@ def make_masked_forward(formula: Formula, element_type: ElementType) -> Kernel:
         first: int,
         last: int,
     ) -> None:
-        width, (keep, step, omit), flat_y = x.shape[1], mask, as_flat(y)
+        width, flat_y, buffer = x.shape[1], as_flat(y), make_buffer()
         all_segments = segments.segment, width // segments.segment, segments.channels
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
-        buffer, combines, state = (
-            make_buffer(),
-            uses_write_combining(y),
-            begin(flat_y, start * width),
-        )
-        for i in range(start, stop):
-            source, kept, c = row(x, i), window(keep, i * step, width), channel_of(i, all_segments)
-            statistics = statistics_of(source, kept, omit, scaling)
-            of_row = statistics[0], statistics[1], statistics[2], factor(statistics[3])
-            for segment in range(0, width, segments.segment):
-                gamma, beta = part(weights.gamma, c), part(weights.beta, c)
-                for left in range(0, segments.segment, tuning.SUM_BLOCK_ELEMENTS):
-                    n = min(tuning.SUM_BLOCK_ELEMENTS, segments.segment - left)
-                    weight, at = (window(gamma, left, n), window(beta, left, n)), segment + left
-                    target = target_of(flat_y, i * width + at, n, buffer, state, combines)
-                    values, of_block = window(source, at, n), window(kept, at, n)
-                    apply(values, of_block, width, of_row, weight, fill, target)
-                    state = written(flat_y, n, buffer, state, combines)
-                c = c + 1 if c + 1 < segments.channels else 0
-            save(saved, i, statistics)
+        combines, state = uses_write_combining(y), begin(flat_y, start * width)
+        before = no_statistics()
+        for i in range(start, stop + 1):
+            statistics = before
+            if i < stop:
+                keep = window(mask.keep, i * mask.step, width)
+                statistics = statistics_of(row(x, i), keep, mask.omit, scaling)
+                save(saved, i, statistics)
+            if i > start:
+                to = flat_y, buffer, state, combines
+                state = apply_row(x, i - 1, mask, before, weights, all_segments, fill, to)
+            before = statistics
         finish(flat_y, buffer, state, combines)
 
     return make_grouped_kernel(f"masked.row_forward.{formula.name}.{element_type.name}", kernel)

@@ -60,8 +60,9 @@ def masked_row_forward(
         target = output_like(source, x, *inputs)
     mean, rstd = np.empty((2, layout.rows)) if save else (_NOTHING, _NOTHING)
     if plan.elements:
-        missing = weighting.fill_missing if weighting.omit else np.nan
-        mask, fills = (keep, step, int(weighting.omit)), (weighting.fill, missing)
+        # None or a number choose the loops: each of them without a test that it does not need.
+        mask = keep, step, 1 if weighting.omit else None
+        fills = weighting.fill, weighting.fill_missing
         arguments = source, *mask, *parameters, *constants, *fills, target, mean, rstd, plan.parts
         run(kernel, arguments, plan.work, plan.parts)
     else:

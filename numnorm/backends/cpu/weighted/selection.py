@@ -1,6 +1,5 @@
 """Missing values and weights as kernels take them, and results of elements that are left out."""
 
-import functools
 import math
 from typing import Any
 
@@ -25,20 +24,15 @@ def selection_of(
 
 def mask_of(
     weighting: Weighting, shape: Shape, order: Order, rows: int, width: int
-) -> tuple[Array, int]:
-    """Return the bytes of `keep`, flat, and the distance from row to row."""
+) -> tuple[Array | None, int]:
+    """Return the bytes of `keep`, flat, and the distance from row to row; None for None."""
     keep = weighting.keep
     if keep is None:
-        return _all_kept(width), 0
+        return None, 0
     if keep.shape == shape and order is None and keep.flags.carray:
         return keep.view(np.uint8).reshape(-1), width
     keep, step = _flat(keep, np.dtype(bool), shape, order, rows, width)
     return keep.view(np.uint8), step
-
-
-@functools.lru_cache(maxsize=8)
-def _all_kept(width: int) -> Array:
-    return np.ones(width, np.uint8)
 
 
 def _flat(
