@@ -13,6 +13,7 @@ from numnorm.backends.cpu.memory.placement import LINE
 from numnorm.backends.cpu.memory.write_combining import uses_write_combining
 from numnorm.backends.cpu.rows.arguments import Parameters, Segments, Statistics
 from numnorm.backends.cpu.rows.segment_loops import channel_of
+from numnorm.backends.cpu.rows.tiles_forward import widest
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.kept import filled, make_masked_kept
 from numnorm.backends.cpu.simd.masked import make_masked_load, masked_store
@@ -27,6 +28,7 @@ from numnorm.backends.cpu.weighted.masked_statistics import (
     make_masked_statistics,
     make_no_statistics,
 )
+from numnorm.backends.cpu.weighted.masked_tiles import make_masked_tile
 from numnorm.backends.cpu.weighted.writer import Writer, make_writer
 
 
@@ -65,16 +67,10 @@ class Mask(NamedTuple):
     omit: int
 
 
-def _make_apply(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function that stores the results of a part of a segment."""
-    count, real = 2 * element_type.lanes, element_type.compute_type
+def _make_result(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled function of the results of stored elements."""
     to_compute, to_storage = element_type.to_compute, element_type.to_storage
     forward, normalized = inlined(formula.forward), make_normalized(formula.centred)
-    load, masked_load = make_load(count), make_masked_load(count)
-    load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
-    masked_kept, peel_of = make_masked_kept(count), make_peel(element_type)
-    peeled = each_peels_to_alignment(element_type)
-    prefetches, line_elements = has_avx512(), LINE // element_type.storage_dtype.itemsize
 
     @inlined
     def result(values, kept, omit, statistics, gamma, beta, fill):
@@ -82,6 +78,18 @@ def _make_apply(formula: Formula, element_type: ElementType) -> Callable[..., An
         x = to_compute(values)
         y = forward(normalized(x, scale, mean_hi, mean_lo, rstd), gamma, beta)
         return to_storage(filled(y, kept, x, omit, fill.fill, fill.missing))
+
+    return result
+
+
+def _make_apply(element_type: ElementType, result: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled function that stores the results of a part of a segment."""
+    count, real = 2 * element_type.lanes, element_type.compute_type
+    load, masked_load = make_load(count), make_masked_load(count)
+    load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
+    masked_kept, peel_of = make_masked_kept(count), make_peel(element_type)
+    peeled = each_peels_to_alignment(element_type)
+    prefetches, line_elements = has_avx512(), LINE // element_type.storage_dtype.itemsize
 
     @inlined
     def store_masked(x, keep, omit, statistics, weights, fill, y, j, begin, end):
@@ -114,10 +122,10 @@ def _make_apply(formula: Formula, element_type: ElementType) -> Callable[..., An
 
 
 def _make_apply_row(
-    formula: Formula, element_type: ElementType, writer: Writer
+    element_type: ElementType, result: Callable[..., Any], writer: Writer
 ) -> Callable[..., Any]:
-    """Return a compiled function that stores the results of row i, and returns the writer's state."""
-    apply, factor = _make_apply(formula, element_type), make_factor(element_type)
+    """Return a compiled function that stores a row's results, and returns the writer's state."""
+    apply, factor = _make_apply(element_type, result), make_factor(element_type)
     _, _, target_of, written, _ = writer
 
     @inlined
@@ -145,17 +153,79 @@ def _make_apply_row(
     return apply_row
 
 
-def make_masked_forward(formula: Formula, element_type: ElementType) -> Kernel:
-    """Return the forward kernel of a formula, for x ``(N, D)``; see `make_row_forward`.
+def _make_tiles(
+    formula: Formula,
+    element_type: ElementType,
+    statistics_of: Callable[..., Any],
+    result: Callable[..., Any],
+    writer: Writer,
+) -> Callable[..., Any]:
+    """Return a compiled function for rows in tiles, which returns the writer's state."""
+    lanes, narrow, (_, _, target_of, written, _) = element_type.lanes, widest(element_type), writer
+    factor = make_factor(element_type)
+    tile = make_masked_tile(formula, element_type, statistics_of, result, factor)
+
+    @inlined
+    def tiles(x, mask, scaling, weights, fill, to, saved, start, stop):
+        y, buffer, state, combines = to
+        flat, width = as_flat(x), x.shape[1]
+        step = lanes if width <= narrow else 2
+        for i in range(start, stop, step):
+            number, at = min(step, stop - i), i * width
+            size = number * width
+            target = target_of(y, at, size, buffer, state, combines)
+            keep = window(mask.keep, i * mask.step, number * width)
+            own = Mask(keep, mask.step, mask.omit)
+            given = window(flat, at, size), own, width, scaling, weights, fill
+            tile(*given, target, saved, i, number)
+            state = written(y, size, buffer, state, combines)
+        return state
+
+    return tiles
+
+
+def _make_rows(
+    formula: Formula,
+    element_type: ElementType,
+    statistics_of: Callable[..., Any],
+    result: Callable[..., Any],
+    writer: Writer,
+) -> Callable[..., Any]:
+    """Return a compiled function for rows one by one, which returns the writer's state.
 
     The results of a row are stored after the statistics of the next one: from the sums of a row to
     its rstd leads a long chain of instructions, which does not wait for these stores.
     """
-    statistics_of = make_masked_statistics(formula, element_type)
     no_statistics = make_no_statistics(formula, element_type)
-    writer = make_writer(element_type, tuning.SUM_BLOCK_ELEMENTS)
+    apply_row = _make_apply_row(element_type, result, writer)
+
+    @inlined
+    def rows(x, mask, scaling, weights, segments, fill, to, saved, start, stop):
+        y, buffer, state, combines = to
+        width, before = x.shape[1], no_statistics()
+        for i in range(start, stop + 1):
+            statistics = before
+            if i < stop:
+                keep = window(mask.keep, i * mask.step, width)
+                statistics = statistics_of(row(x, i), keep, mask.omit, scaling)
+                save(saved, i, statistics)
+            if i > start:
+                to = y, buffer, state, combines
+                state = apply_row(x, i - 1, mask, before, weights, segments, fill, to)
+            before = statistics
+        return state
+
+    return rows
+
+
+def make_masked_forward(formula: Formula, element_type: ElementType) -> Kernel:
+    """Return the forward kernel of a formula, for x ``(N, D)``; see `make_row_forward`."""
+    narrow, lanes = widest(element_type), element_type.lanes
+    writer = make_writer(element_type, max(tuning.SUM_BLOCK_ELEMENTS, lanes * narrow))
     make_buffer, begin, _, _, finish = writer
-    apply_row = _make_apply_row(formula, element_type, writer)
+    parts_of = make_masked_statistics(formula, element_type), _make_result(formula, element_type)
+    rows = _make_rows(formula, element_type, *parts_of, writer)
+    tiles = _make_tiles(formula, element_type, *parts_of, writer)
 
     def kernel(
         x: Any,
@@ -174,17 +244,14 @@ def make_masked_forward(formula: Formula, element_type: ElementType) -> Kernel:
         all_segments = segments.segment, width // segments.segment, segments.channels
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         combines, state = uses_write_combining(y), begin(flat_y, start * width)
-        before = no_statistics()
-        for i in range(start, stop + 1):
-            statistics = before
-            if i < stop:
-                keep = window(mask.keep, i * mask.step, width)
-                statistics = statistics_of(row(x, i), keep, mask.omit, scaling)
-                save(saved, i, statistics)
-            if i > start:
-                to = flat_y, buffer, state, combines
-                state = apply_row(x, i - 1, mask, before, weights, all_segments, fill, to)
-            before = statistics
+        to = flat_y, buffer, state, combines
+        small = y.size * y.itemsize < tuning.PAIR_BELOW_BYTES
+        most = tuning.SUM_BLOCK_ELEMENTS if small else narrow
+        if all_segments[1] == 1 and segments.channels <= 1 and width <= most:
+            state = tiles(x, mask, scaling, weights, fill, to, saved, start, stop)
+        else:
+            given = x, mask, scaling, weights, all_segments, fill, to, saved, start, stop
+            state = rows(*given)
         finish(flat_y, buffer, state, combines)
 
     return make_grouped_kernel(f"masked.row_forward.{formula.name}.{element_type.name}", kernel)

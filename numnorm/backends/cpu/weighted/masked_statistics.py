@@ -165,7 +165,7 @@ def make_masked_statistics(formula: Formula, element_type: ElementType) -> Calla
     statistics = _make_statistics(element_type, centred=formula.centred)
     rescale = _make_rescale(element_type)
 
-    @inlined
+    @shared
     def masked_statistics(row, keep, omit, scaling):
         eps, eps_on_deviation, share, more = scaling
         scale = real(1)
