@@ -54,7 +54,10 @@ def _make_pivots(element_type: ElementType) -> Callable[..., Any]:
 
 
 def _make_sums(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function that stores the sums of each row of a tile around its pivot."""
+    """Return a compiled function that stores the sums of each row of a tile around its pivot.
+
+    The number of elements is NaN where they are too few for a variance.
+    """
     lanes, to_compute, real = element_type.lanes, element_type.to_compute, element_type.compute_type
     load, masked_load, zeros = make_load(lanes), make_masked_load(lanes), make_zeros(real, lanes)
     load_or_scalar, masked_kept = make_load_or_scalar(lanes), make_masked_kept(lanes)
@@ -68,7 +71,7 @@ def _make_sums(element_type: ElementType) -> Callable[..., Any]:
         return number, first + deviation, second + deviation * deviation
 
     @inlined
-    def tile_sums(x, mask, width, pivots, squares, numbers, sums):
+    def tile_sums(x, mask, width, scaling, pivots, squares, numbers, sums):
         tail = width - width % lanes
         for t in range(lanes):
             pivot, of_row, at, kept_at = (
@@ -88,7 +91,9 @@ def _make_sums(element_type: ElementType) -> Callable[..., Any]:
                 values = to_compute(masked_load(x, at + tail, 0, n))
                 kept = masked_kept(mask.keep, kept_at + tail, 0, n)
                 of_row = added(of_row, values, kept, mask.omit, pivot)
-            numbers[t] = real(of_row[0])
+            number = of_row[0]
+            enough = number > 0 and number * scaling.share + scaling.more > 0.0
+            numbers[t] = real(number if enough else np.nan)
             store(squares[0], t * lanes, of_row[1])
             store(squares[1], t * lanes, of_row[2])
         store(sums[0], 0, reduce_rows(squares[0]))
@@ -135,7 +140,7 @@ def _make_statistics_of(formula: Formula) -> tuple[Callable[..., Any], Callable[
         return load_scalar(scales, t), mean[0], mean[1], load_scalar(rstds, t)
 
     def uncentred(tile, t):
-        scales, means, rstds = tile
+        scales, _, rstds = tile
         return load_scalar(scales, t), None, None, load_scalar(rstds, t)
 
     def set_centred(tile, t, statistics):
@@ -230,7 +235,7 @@ def make_masked_tile(
         if number == lanes:
             if centred:
                 pivots(x, mask, width, squares[0], numbers, means[0])
-            tile_sums(x, mask, width, means[0], squares, numbers, sums)
+            tile_sums(x, mask, width, scaling, means[0], squares, numbers, sums)
             poor = statistics(scaling, numbers, sums, means[1], rstds)
         if poor:
             for t in range(number):

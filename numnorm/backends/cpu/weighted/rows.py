@@ -59,13 +59,13 @@ def weighted_row_forward(
     save: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return what `row_forward` returns, with statistics of what a weighting keeps."""
-    masked = weighting.weights is None
+    forward = _forward if weighting.weights is not None else masked_row_forward
     try:
-        if masked:
+        if weighting.weights is not None:
+            parameters: Any = _parameters(norm, gamma, beta, layout)
+        else:
             element_type = element_type_of(x.dtype)
             parameters = kernel_parameters(norm, gamma, beta, layout, element_type)
-        else:
-            parameters = _parameters(norm, gamma, beta, layout)
     except ValueError as error:
         of_all = functools.partial(weighted_row_forward, weighting)
         left = left_out(weighting, x)
@@ -73,7 +73,6 @@ def weighted_row_forward(
         y, mean, rstd = broadcast.forward(of_all, error, *given)
         refill(weighting, y, left)
         return y, mean, rstd
-    forward = masked_row_forward if masked else _forward
     return forward(weighting, norm, x, parameters, layout, scaling, out, save)
 
 
