@@ -6,9 +6,8 @@ from typing import Any, Unpack
 
 from numnorm.arguments import check_eps, check_flag, check_integer, check_number
 from numnorm.array_types import Array, ArrayLike, Input, Omitting, OmittingFilling
-from numnorm.backends import backend_for
 from numnorm.backends.contract.moving import Decay, ExponentialState
-from numnorm.layouts import moving_layout
+from numnorm.norms.resolve_axis import resolve_moving
 from numnorm.norms.results import Normalized
 from numnorm.norms.weighted import with_weights
 
@@ -96,9 +95,8 @@ def exponential_norm(
     """
     if others:
         return with_weights(exponential_norm, locals())
-    backend, x = backend_for(x, "x")
-    decay = _decay(alpha, adjust, initial, eps)
-    return backend.exponential_forward(x, moving_layout(x.shape, axis), decay, out, False)[0]
+    backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, initial, eps))
+    return backend.exponential_forward(x, layout, decay, out, False)[0]
 
 
 def exponential_norm_forward(
@@ -133,11 +131,8 @@ def exponential_norm_forward(
     """
     if others:
         return with_weights(exponential_norm_forward, locals())
-    backend, x = backend_for(x, "x")
-    decay = _decay(alpha, adjust, initial, eps)
-    return Normalized(
-        *backend.exponential_forward(x, moving_layout(x.shape, axis), decay, out, True)
-    )
+    backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, initial, eps))
+    return Normalized(*backend.exponential_forward(x, layout, decay, out, True))
 
 
 def exponential_norm_backward(
@@ -191,8 +186,7 @@ def exponential_norm_backward(
     """
     if others:
         return with_weights(exponential_norm_backward, locals())
-    backend, x = backend_for(x, "x")
-    decay, layout = _decay(alpha, adjust, initial, eps), moving_layout(x.shape, axis)
+    backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, initial, eps))
     return backend.exponential_backward(dy, x, mean, rstd, layout, decay, out)
 
 
@@ -247,11 +241,10 @@ def exponential_norm_step(
     """
     if others:
         return with_weights(exponential_norm_step, locals())
-    backend, x = backend_for(x, "x")
-    decay = _decay(alpha, adjust, 0, eps)
+    backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, 0, eps))
     if state is not None and not isinstance(state, ExponentialState):
         raise TypeError(f"state must be an ExponentialState, got {type(state).__name__}")
-    return backend.exponential_step(x, state, moving_layout(x.shape, axis), decay, out)
+    return backend.exponential_step(x, state, layout, decay, out)
 
 
 def _decay(alpha: Any, adjust: Any, initial: Any, eps: Any) -> Decay:
