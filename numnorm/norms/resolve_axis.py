@@ -8,7 +8,8 @@ import numpy as np
 
 from numnorm.arguments import check_eps, result_dtype
 from numnorm.backends import backend_for, backend_of
-from numnorm.backends.contract.backend import MovingBackend, RowBackend
+from numnorm.backends.contract.backend import RowBackend
+from numnorm.backends.contract.moving import MovingBackend
 from numnorm.backends.contract.norms import Scaling, scaling_by
 from numnorm.layouts import MovingLayout, RowLayout, moving_layout, row_layout
 

@@ -52,11 +52,14 @@ class Plan(NamedTuple):
 
     def run(self, kernel: Kernel, arguments: tuple[Any, ...], parts: int, arrays: int) -> None:
         """Run all parts of a kernel; it reads or writes `arrays` arrays of the size of x."""
-        if not config.DISABLE_JIT:
-            run(kernel, arguments, arrays * 8 * self.size, parts)
-            return
-        with np.errstate(over="ignore", invalid="ignore"):
-            run(kernel, arguments, arrays * 8 * self.size, parts)
+        work = arrays * 8 * self.size
+        if config.DISABLE_JIT:
+            with np.errstate(over="ignore", invalid="ignore"):
+                run(kernel, arguments, work, parts)
+        elif work < tuning.PARALLEL_LEAST_WORK:
+            kernel.serial(*arguments, 0, parts)
+        else:
+            run(kernel, arguments, work, parts)
 
 
 @functools.lru_cache(maxsize=1024)
