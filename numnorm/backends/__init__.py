@@ -53,8 +53,7 @@ def _of_another_type(name: str, value: Any) -> tuple[Any, Any]:
     """Return the backend of a value that may lie on a device, and an array for it."""
     if isinstance(value, WeightedInput):
         backend, array = backend_for(value.x, name)
-        weighted = importlib.import_module("numnorm.backends.weighted")
-        return weighted.with_weighting(backend, value.weighting), array
+        return _weighted()(backend, value.weighting), array
     array = plain_view(value)
     if array is None:
         if is_on_device(value):
@@ -64,6 +63,12 @@ def _of_another_type(name: str, value: Any) -> tuple[Any, Any]:
     if result is None:
         return backend_of(np.ndarray), array
     return importlib.import_module(_HOST_BACKEND).HostBackend(result), array
+
+
+@functools.cache
+def _weighted() -> Any:
+    """Return the function that makes a backend one of arrays with a weighting."""
+    return importlib.import_module("numnorm.backends.weighted").with_weighting
 
 
 @functools.lru_cache(maxsize=256)

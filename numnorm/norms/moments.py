@@ -51,7 +51,7 @@ class Moments(NamedTuple):
     Moments(count=3, mean=array([3.]), m2=array([14.]), mean_lo=array([0.]))
     """
 
-    count: Any  # type: ignore[assignment]  # a field may hide tuple's method
+    count: Any
     mean: Any
     m2: Any
     mean_lo: Any = None
@@ -143,12 +143,11 @@ class Moments(NamedTuple):
     def _divided(self, method: str, ddof: Any) -> Any:
         """Return the variance of each channel, or its root."""
         ddof = check_integer("ddof", ddof, 0)
+        count: Any = self.count
         if has_counts(self):
-            count = as_plain_array("count", self.count)
+            count = as_plain_array("count", count)
             count = np.where(count > ddof, count, np.nan)
-        else:
-            count = check_integer("count", self.count, 0)
-        if np.any(count <= ddof):
+        elif (count := check_integer("count", count, 0)) <= ddof:
             raise ValueError(f"ddof must be less than the count, {count}, got {ddof}")
         if "dask" in modules and any_lazy(self.m2):
             return lazy_twin("of_divisor")(method, self.m2, count, ddof)

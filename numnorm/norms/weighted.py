@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import numbers
 from collections.abc import Callable, Mapping
+from sys import modules
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -19,6 +21,7 @@ from numnorm.lazy_arrays import any_lazy, lazy_twin
 
 _Result = TypeVar("_Result")
 _POLICIES = ("propagate", "omit", "raise")
+_BOOL = np.dtype(bool)
 _ALL = Weighting(keep=None, weights=None, omit=False, fill=0.0, fill_missing=0.0)
 
 
@@ -29,11 +32,10 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
     `WeightedInput` in the place of x.
     """
     others = arguments.pop("others")
-    parameters = inspect.signature(function).parameters
-    unknown = {name: value for name, value in others.items() if name not in parameters}
-    if unknown:
-        raise unexpected(function, unknown)
-    if any_lazy(*arguments.values(), *others.values()):
+    parameters = _parameters(function)
+    if not parameters.issuperset(others):
+        raise unexpected(function, {n: v for n, v in others.items() if n not in parameters})
+    if "dask" in modules and any_lazy(*arguments.values(), *others.values()):
         lazily = lazy_twin("with_weights")
         return cast(_Result, lazily(function, arguments | others, next(iter(others))))
     if arguments.get("running_mean") is not None and function.__name__.startswith("instance"):
@@ -44,18 +46,23 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
         return cast(_Result, by_group(function, arguments | others, groups))
     policy = check_choice("nan_policy", others.get("nan_policy", "propagate"), _POLICIES)
     name = "x" if "x" in parameters else "v"
-    if is_on_device(arguments[name]):
+    if type(arguments[name]) is not np.ndarray and is_on_device(arguments[name]):
         raise NotImplementedError(f"{next(iter(others))} is not there on a device yet")
     _, x = backend_for(arguments[name], name)
     keep = _where(others.get("where"), x.shape, name)
     if policy == "raise":
         _check_no_nan(x, keep)
-    by_sample = function.__name__.startswith("batch")
-    weights = _weights(others.get("weights"), x.shape, name, arguments, by_sample)
+    weights = _weights(others.get("weights"), x.shape, name, arguments, function)
     weighting = Weighting(keep, weights, policy == "omit", *_fills(others.get("fill")))
     if keep is not None or weights is not None or weighting.omit:
         arguments[name] = WeightedInput(arguments[name], weighting)
     return function(**arguments)
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of a function's parameters."""
+    return frozenset(inspect.signature(function).parameters)
 
 
 def counted(x: Any) -> WeightedInput:
@@ -68,6 +75,8 @@ def _where(value: Any, shape: Shape, name: str) -> Any:
     if value is None:
         return None
     keep = as_plain_array("where", value)
+    if keep.dtype is _BOOL and keep.shape == shape:
+        return keep
     if keep.dtype != np.bool_:
         raise TypeError(f"where must have dtype bool, got {keep.dtype}")
     _check_broadcast("where", keep.shape, shape, name)
@@ -82,7 +91,11 @@ def _check_no_nan(x: Any, keep: Any) -> None:
 
 
 def _weights(
-    value: Any, shape: Shape, name: str, options: Mapping[str, Any], by_sample: bool
+    value: Any,
+    shape: Shape,
+    name: str,
+    options: Mapping[str, Any],
+    function: Callable[..., Any],
 ) -> Any:
     """Return weights in float64 that broadcast against x; None for None."""
     if value is None:
@@ -92,7 +105,7 @@ def _weights(
     weights = given.astype(np.float64)
     if not np.all((weights >= 0.0) & (weights < np.inf)):
         raise ValueError("weights must be finite and at least 0")
-    own = _own_axes(len(shape), options, by_sample)
+    own = _own_axes(len(shape), options, function.__name__.startswith("batch"))
     if weights.shape == tuple(shape[axis] for axis in own):
         return weights.reshape([n if axis in own else 1 for axis, n in enumerate(shape)])
     _check_broadcast("weights", weights.shape, shape, name)

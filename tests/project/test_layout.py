@@ -22,7 +22,7 @@ ORDER = {
         {"recurrent"},
         {"weighted"},
         {"rows", "columns", "moving"},
-        {"statistics", "matmul"},
+        {"statistics"},
         {"memory"},
         {"simd"},
         {"compiler"},

@@ -67,7 +67,7 @@ def wrong(x: F32, y: npt.NDArray[np.float64], words: npt.NDArray[np.str_], some:
     numnorm.ada_norm(x, eps_in="sd")  # error
     numnorm.layer_norm(x, nan_policy="drop")  # error
     numnorm.layer_norm(x, groups=y)  # error
-    numnorm.batch_moments(x, fill=0.0)  # error
+    numnorm.layer_norm_backward(x, x, y, y, fill=0.0)  # error
     numnorm.batch_norm(x, convention="tf")  # error
     numnorm.batch_norm(x, momentum="mean")  # error
     numnorm.instance_norm(x, training="no")  # error

@@ -67,6 +67,13 @@ class MovingState(NamedTuple):
         The last values along the axis, at most a window less one; of the dtype of x.
     kept : array of bool, optional
         Which of the values count; None if all do.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> y, state = numnorm.moving_norm_step([[1.0, 2.0, 4.0]], 2, axis=-1)
+    >>> state.steps, state.values
+    (3, array([[4.]]))
     """
 
     steps: int
@@ -86,6 +93,13 @@ class ExponentialState(NamedTuple):
     mean, mean_lo, variance : array of float64
         The statistics of each channel, of the shape of x without the axis; `mean_lo` is what the
         mean lost when it was rounded.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> y, state = numnorm.exponential_norm_step([[1.0, 2.0, 4.0]], 0.5, axis=-1)
+    >>> state.weight, state.mean
+    (1.75, array([3.]))
     """
 
     weight: Any

@@ -131,7 +131,7 @@ def _as_blocks(name: str, moments: GivenMoments) -> _Blocks:
     return count, count, table[:, None], 1.0
 
 
-def _counted(name: str, moments: GivenMoments) -> Counted:
+def _counted(name: str, moments: GivenMoments | Counted) -> Counted:
     """Return the caller's moments, checked, with a count for each channel."""
     _, mean, m2, mean_lo = moments
     _, (mean, mean_lo, m2) = _checked(name, (0, mean, m2, mean_lo))

@@ -137,7 +137,7 @@ def _weight(name: str, value: Any, layout: RowLayout, compute_type: np.dtype[Any
     return as_parameter(name, value, shape, meaning, compute_type, layout.kernel_shape)
 
 
-def _weights(
+def kernel_parameters(
     norm: Norm, gamma: Any, beta: Any, layout: RowLayout, element_type: ElementType
 ) -> tuple[Any, Any]:
     """Return gamma and beta as a kernel takes them."""
@@ -164,20 +164,20 @@ def row_forward(
     classes = type(gamma), type(beta)
     fast_path = plan.fast_path.get(classes)
     if fast_path is not None and (out is None or type(out) is np.ndarray):
-        y = _new_output(plan, x) if out is None else out
+        y = new_output(plan, x) if out is None else out
         mean, rstd = _new_statistics(layout) if save else (_NOTHING, _NOTHING)
         arrays = x, gamma, beta, y, mean, rstd, layout.rows if save else 0
         if fast_path(*arrays):
             return y, mean, rstd
     element_type = plan.element_type
     try:
-        weights = _weights(norm, gamma, beta, layout, element_type)
+        weights = kernel_parameters(norm, gamma, beta, layout, element_type)
     except ValueError as error:
         given = norm, x, gamma, beta, layout, scaling, out, save
         return broadcast.forward(row_forward, error, *given)
     source = as_kernel_array(x, element_type, layout.order, plan.size)
     if out is None:
-        target = _new_output(plan, source)
+        target = new_output(plan, source)
     else:
         target = output_like(source, x, norm.names.x, out, element_type, layout.order, weights)
     mean, rstd = np.empty((2, layout.rows)) if save else (_NOTHING, _NOTHING)
@@ -194,7 +194,7 @@ def row_forward(
     y = result(target, x, out, layout.order)
     if not save:
         return y, None, None
-    return y, _saved(mean, layout, element_type), _saved(rstd, layout, element_type)
+    return y, saved_as(mean, layout, element_type), saved_as(rstd, layout, element_type)
 
 
 def row_backward(
@@ -304,7 +304,7 @@ def _as_kernel_takes(
     return grad, source, (mean, rstd), (weight, None), dtype
 
 
-def _new_output(plan: Plan, x: Array) -> Array:
+def new_output(plan: Plan, x: Array) -> Array:
     """Return an uninitialized array like x for a result."""
     return np.empty_like(x) if plan.small else empty_like(x)
 
@@ -326,7 +326,7 @@ def _new_statistics(layout: RowLayout) -> tuple[Array, Array]:
     return np.empty(shape), np.empty(shape)
 
 
-def _saved(statistic: Array, layout: RowLayout, element_type: ElementType) -> Array:
+def saved_as(statistic: Array, layout: RowLayout, element_type: ElementType) -> Array:
     """Return a statistic of each row in the dtype and the shape for the caller."""
     if element_type.saved is not statistic.dtype:
         with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32

@@ -43,13 +43,13 @@ def select_lanes(typing_context, lanes, begin, end):
 
     def generate(context, builder, signature, arguments):
         value = arguments[0]
-        mask = _lane_mask(builder, arguments[1:], lanes.count)
+        mask = lane_mask(builder, arguments[1:], lanes.count)
         return builder.select(mask, value, ir.Constant(value.type, None))
 
     return lanes(lanes, types.intp, types.intp), generate
 
 
-def _lane_mask(builder: Any, bounds: Any, lanes: int) -> Any:
+def lane_mask(builder: Any, bounds: Any, lanes: int) -> Any:
     """Return the mask of the lanes between two bounds."""
     begin, end = (splat(builder, builder.trunc(bound, INDEX), lanes) for bound in bounds)
     lane = indices(range(lanes))
@@ -104,7 +104,7 @@ def masked_load_at(builder: Any, pointer: Any, bounds: Any) -> Any:
     is_float = not isinstance(kind.element, ir.IntType)
     if not (has_avx512() or (is_float and has_avx())):
         return _load_pieces(builder, pointer, bounds)
-    mask, zeros = _lane_mask(builder, bounds, kind.count), ir.Constant(kind, None)
+    mask, zeros = lane_mask(builder, bounds, kind.count), ir.Constant(kind, None)
     return _masked(builder, "load", kind, [pointer, INDEX(alignment(kind)), mask, zeros])
 
 
@@ -114,7 +114,7 @@ def masked_store_at(builder: Any, pointer: Any, lanes: Any, bounds: Any) -> None
     if not has_avx512():
         _store_pieces(builder, pointer, lanes, bounds)
         return
-    mask = _lane_mask(builder, bounds, kind.count)
+    mask = lane_mask(builder, bounds, kind.count)
     arguments = [lanes, pointer, INDEX(alignment(kind)), mask]
     _masked(builder, "store", ir.VoidType(), arguments)
 
@@ -122,7 +122,7 @@ def masked_store_at(builder: Any, pointer: Any, lanes: Any, bounds: Any) -> None
 def _masked(builder: Any, name: str, result: Any, arguments: Any) -> Any:
     kinds = [argument.type for argument in arguments]
     vector = result if isinstance(result, ir.VectorType) else arguments[0].type
-    suffix = {"float": "f32", "double": "f64", "i16": "i16"}[str(vector.element)]
+    suffix = {"float": "f32", "double": "f64"}.get(str(vector.element), str(vector.element))
     function = cgutils.get_or_insert_function(
         builder.module,
         ir.FunctionType(result, kinds),

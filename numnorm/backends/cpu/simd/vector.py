@@ -189,7 +189,7 @@ def store_nontemporal_at(builder: Any, pointer: Any, lanes: Any) -> None:
 
 def alignment(kind: Any) -> int:
     """Return the size of an element of a vector type in bytes, the alignment of its loads."""
-    return {"float": 4, "double": 8, "i16": 2}[str(kind.element)]
+    return {"float": 4, "double": 8, "i16": 2, "i8": 1}[str(kind.element)]
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from numnorm.backends.cpu.compiler.jit import Function, Kernel, inlined, make_fu
 from numnorm.backends.cpu.memory.borrowed import window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.write_combining import uses_write_combining
+from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.weighted.loops import (
     LANES,
     Fill,
@@ -209,7 +210,10 @@ def make_column_forward(dtype: str) -> Kernel:
 
     The coefficients ``(4, channels)``, flat, are mean, lost, factor and offset.
     """
-    real, writer = np.dtype(dtype).type, make_writer(dtype)
+    real = np.dtype(dtype).type
+    make_buffer, begin, target_of, written, finish = make_writer(
+        element_type_of(np.dtype(dtype)), LANES
+    )
 
     @inlined
     def apply(x, keep, omit, coefficients, fill, y):
@@ -235,13 +239,9 @@ def make_column_forward(dtype: str) -> Kernel:
             columns.channels * columns.inner,
             (scratch(), scratch(), scratch(), scratch()),
         )
-        begin, buffer, combines = (
-            first * columns.outer // parts,
-            writer.buffer(),
-            uses_write_combining(y),
-        )
-        state = writer.begin(y, begin * width)
-        for i in range(begin, last * columns.outer // parts):
+        start_row, buffer = first * columns.outer // parts, make_buffer()
+        combines, state = uses_write_combining(y), begin(y, start_row * width)
+        for i in range(start_row, last * columns.outer // parts):
             keep, _, omit = of_row(selection, i, width)
             for u in range(_units(columns)):
                 start, n, channel = _unit_of(columns, u)
@@ -249,10 +249,10 @@ def make_column_forward(dtype: str) -> Kernel:
                     i * width + start,
                     _coefficients(table, columns, channel, n, spread),
                 )
-                target = writer.target(y, at, n, buffer, state, combines)
+                target = target_of(y, at, n, buffer, state, combines)
                 apply(window(x, at, n), window(keep, start, n), omit, coefficients, fill, target)
-                state = writer.written(y, n, buffer, state, combines)
-        writer.finish(y, buffer, state, combines)
+                state = written(y, n, buffer, state, combines)
+        finish(y, buffer, state, combines)
 
     return make_grouped_kernel(f"weighted.column_forward.{dtype}", kernel)
 
@@ -262,7 +262,10 @@ def make_column_dx(dtype: str) -> Kernel:
 
     The coefficients ``(4, channels)``, flat, are mean, factor, constant and slope.
     """
-    real, writer = np.dtype(dtype).type, make_writer(dtype)
+    real = np.dtype(dtype).type
+    make_buffer, begin, target_of, written, finish = make_writer(
+        element_type_of(np.dtype(dtype)), LANES
+    )
 
     @inlined
     def apply(x, dy, keep, weights, omit, coefficients, dx):
@@ -288,9 +291,9 @@ def make_column_dx(dtype: str) -> Kernel:
             columns.channels * columns.inner,
             (scratch(), scratch(), scratch(), scratch()),
         )
-        begin, buffer = first * columns.outer // parts, writer.buffer()
-        combines, state = gradient_uses_write_combining(dx), writer.begin(dx, begin * width)
-        for i in range(begin, last * columns.outer // parts):
+        start_row, buffer = first * columns.outer // parts, make_buffer()
+        combines, state = gradient_uses_write_combining(dx), begin(dx, start_row * width)
+        for i in range(start_row, last * columns.outer // parts):
             keep, weights, omit = of_row(selection, i, width)
             for u in range(_units(columns)):
                 start, n, channel = _unit_of(columns, u)
@@ -298,10 +301,10 @@ def make_column_dx(dtype: str) -> Kernel:
                     i * width + start,
                     _coefficients(table, columns, channel, n, spread),
                 )
-                target = writer.target(dx, at, n, buffer, state, combines)
+                target = target_of(dx, at, n, buffer, state, combines)
                 given = window(x, at, n), window(dy, at, n), window(keep, start, n)
                 apply(*given, window(weights, start, n), omit, coefficients, target)
-                state = writer.written(dx, n, buffer, state, combines)
-        writer.finish(dx, buffer, state, combines)
+                state = written(dx, n, buffer, state, combines)
+        finish(dx, buffer, state, combines)
 
     return make_grouped_kernel(f"weighted.column_dx.{dtype}", kernel)

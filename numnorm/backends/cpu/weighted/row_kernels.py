@@ -11,6 +11,7 @@ from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.memory.borrowed import window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.write_combining import uses_write_combining
+from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
 from numnorm.backends.cpu.weighted.loops import (
     LANES,
@@ -141,7 +142,10 @@ def _make_apply(formula: Formula, real: Any) -> Callable[..., Any]:
 
 def make_weighted_forward(formula: Formula, dtype: Any) -> Kernel:
     """Return the forward kernel of a formula for x, flat, of float32 or float64."""
-    apply, writer = _make_apply(formula, np.dtype(dtype).type), make_writer(dtype)
+    apply = _make_apply(formula, np.dtype(dtype).type)
+    make_buffer, begin, target_of, written, finish = make_writer(
+        element_type_of(np.dtype(dtype)), LANES
+    )
 
     @inlined
     def rstd_of(scaling, scale, total, m2):
@@ -164,10 +168,9 @@ def make_weighted_forward(formula: Formula, dtype: Any) -> Kernel:
     ) -> None:
         width, centred = rows.segments * rows.segment, scaling.centred != 0
         least = max(math.sqrt(scaling.eps), scaling.eps_on_deviation)
-        begin, y, buffer = first * rows.rows // parts, outputs.y, writer.buffer()
-        combines = uses_write_combining(y)
-        state = writer.begin(y, begin * width)
-        for i in range(begin, last * rows.rows // parts):
+        start_row, y, buffer = first * rows.rows // parts, outputs.y, make_buffer()
+        combines, state = uses_write_combining(y), begin(y, start_row * width)
+        for i in range(start_row, last * rows.rows // parts):
             row, (keep, weights, omit) = window(x, i * width, width), of_row(selection, i, width)
             sums = row_statistics(row, keep, weights, omit, centred, least)
             scale, pivot, mean, total, m2 = sums
@@ -177,14 +180,14 @@ def make_weighted_forward(formula: Formula, dtype: Any) -> Kernel:
                 start, n, at = _block_of(rows, i, b)
                 gamma, beta = window(parameters.gamma, at, n), window(parameters.beta, at, n)
                 values, kept = window(row, start, n), window(keep, start, n)
-                target = writer.target(y, i * width + start, n, buffer, state, combines)
+                target = target_of(y, i * width + start, n, buffer, state, combines)
                 apply(values, kept, omit, statistics, gamma, beta, fill, target)
-                state = writer.written(y, n, buffer, state, combines)
+                state = written(y, n, buffer, state, combines)
             if outputs.mean.size > 0:
                 root = 1.0 / rstd if rstd != 0.0 else 0.0
                 outputs.mean[i] = (pivot + mean if centred else root) / scale
                 outputs.rstd[i] = rstd * scale
-        writer.finish(y, buffer, state, combines)
+        finish(y, buffer, state, combines)
 
     return make_grouped_kernel(f"weighted.row_forward.{formula.name}.{np.dtype(dtype)}", kernel)
 
@@ -286,6 +289,7 @@ def _make_add_row(formula: Formula) -> Callable[..., Any]:
 def _make_store_row(formula: Formula, real: Any, writer: Writer) -> Callable[..., Any]:
     """Return a compiled function that stores dx of a row, and returns the writer's state."""
     store_dx = _make_store_dx(formula, real)
+    _, _, target_of, written, _ = writer
 
     @inlined
     def store_row(x, dy, selected, rows, i, statistics, parameters, means, to):
@@ -295,10 +299,10 @@ def _make_store_row(formula: Formula, real: Any, writer: Writer) -> Callable[...
             start, n, at = _block_of(rows, i, b)
             block = window(x, start, n), window(dy, start, n), window(keep, start, n)
             given = window(parameters.gamma, at, n), window(parameters.beta, at, n)
-            target = writer.target(dx, i * x.size + start, n, buffer, state, combines)
+            target = target_of(dx, i * x.size + start, n, buffer, state, combines)
             weight = window(weights, start, n)
             store_dx(*block, weight, omit, statistics, means, *given, target)
-            state = writer.written(dx, n, buffer, state, combines)
+            state = written(dx, n, buffer, state, combines)
         return state
 
     return store_row
@@ -310,8 +314,9 @@ def make_weighted_backward(formula: Formula, dtype: Any) -> Kernel:
     The totals, ``(parts, channels, length)`` and zeros at first, are the sums of the gradients of
     gamma and beta. Where a channel has one parameter, its gradient is the sum of `LANES` totals.
     """
-    writer, add_row = make_writer(dtype), _make_add_row(formula)
+    writer, add_row = make_writer(element_type_of(np.dtype(dtype)), LANES), _make_add_row(formula)
     store_row = _make_store_row(formula, np.dtype(dtype).type, writer)
+    make_buffer, begin, _, _, finish = writer
 
     def kernel(
         x: Any,
@@ -329,11 +334,11 @@ def make_weighted_backward(formula: Formula, dtype: Any) -> Kernel:
         width, of_part = rows.segments * rows.segment, totals.gamma.size // parts
         sums, buffer, dx = (
             (scratch(), scratch(), scratch(), scratch()),
-            writer.buffer(),
+            make_buffer(),
             gradients.dx,
         )
         combines = gradient_uses_write_combining(dx)
-        state = writer.begin(dx, first * rows.rows // parts * width)
+        state = begin(dx, first * rows.rows // parts * width)
         for p in range(first, last):
             for i in range(p * rows.rows // parts, (p + 1) * rows.rows // parts):
                 row, dy = window(x, i * width, width), window(gradients.dy, i * width, width)
@@ -344,6 +349,6 @@ def make_weighted_backward(formula: Formula, dtype: Any) -> Kernel:
                 add_row(*given, totals, p * of_part, sums)
                 means = _means_of(total, sums, rstd, scaling, through)
                 state = store_row(*given, means, (dx, buffer, state, combines))
-        writer.finish(dx, buffer, state, combines)
+        finish(dx, buffer, state, combines)
 
     return make_grouped_kernel(f"weighted.row_backward.{formula.name}.{np.dtype(dtype)}", kernel)

@@ -25,8 +25,10 @@ from numnorm.backends.cpu.memory.host_arrays import (
 )
 from numnorm.backends.cpu.memory.placement import empty_like
 from numnorm.backends.cpu.rows import broadcast
+from numnorm.backends.cpu.rows.rows import kernel_parameters
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.weighted.loops import LANES, Fill
+from numnorm.backends.cpu.weighted.masked_rows import masked_row_forward
 from numnorm.backends.cpu.weighted.row_kernels import (
     Gradients,
     Outputs,
@@ -57,8 +59,13 @@ def weighted_row_forward(
     save: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return what `row_forward` returns, with statistics of what a weighting keeps."""
+    forward = _forward if weighting.weights is not None else masked_row_forward
     try:
-        parameters = _parameters(norm, gamma, beta, layout)
+        if weighting.weights is not None:
+            parameters: Any = _parameters(norm, gamma, beta, layout)
+        else:
+            element_type = element_type_of(x.dtype)
+            parameters = kernel_parameters(norm, gamma, beta, layout, element_type)
     except ValueError as error:
         of_all = functools.partial(weighted_row_forward, weighting)
         left = left_out(weighting, x)
@@ -66,6 +73,19 @@ def weighted_row_forward(
         y, mean, rstd = broadcast.forward(of_all, error, *given)
         refill(weighting, y, left)
         return y, mean, rstd
+    return forward(weighting, norm, x, parameters, layout, scaling, out, save)
+
+
+def _forward(
+    weighting: Weighting,
+    norm: Norm,
+    x: Array,
+    parameters: Parameters,
+    layout: RowLayout,
+    scaling: NormScaling,
+    out: Any,
+    save: bool,
+) -> tuple[Array, Array | None, Array | None]:
     dtype, saved = element_type_of(x.dtype).compute_dtype, element_type_of(x.dtype).saved
     wide, size = x.astype(dtype, copy=False), (layout.rows, layout.width)
     source = as_kernel_array(wide, element_type_of(dtype), layout.order, size)

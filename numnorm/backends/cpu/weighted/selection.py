@@ -22,6 +22,19 @@ def selection_of(
     return Selection(keep.view(np.uint8), keep_step, weights, weight_step, omit)
 
 
+def mask_of(
+    weighting: Weighting, shape: Shape, order: Order, rows: int, width: int
+) -> tuple[Array | None, int]:
+    """Return the bytes of `keep`, flat, and the distance from row to row; None for None."""
+    keep = weighting.keep
+    if keep is None:
+        return None, 0
+    if keep.shape == shape and order is None and keep.flags.carray:
+        return keep.view(np.uint8).reshape(-1), width
+    keep, step = _flat(keep, np.dtype(bool), shape, order, rows, width)
+    return keep.view(np.uint8), step
+
+
 def _flat(
     values: Any, dtype: np.dtype[Any], shape: Shape, order: Order, rows: int, width: int
 ) -> tuple[Array, int]:

@@ -4,20 +4,17 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import address
 from numnorm.backends.cpu.memory.borrowed import window
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores
 from numnorm.backends.cpu.memory.write_combining import begin, make_buffer, make_write_combiner
-from numnorm.backends.cpu.simd.element_type import element_type_of
-from numnorm.backends.cpu.weighted.loops import LANES
+from numnorm.backends.cpu.simd.element_type import ElementType
 
 
 class Writer(NamedTuple):
-    """Compiled functions for a result whose blocks of up to `LANES` elements follow each other.
+    """Compiled functions for a result whose blocks follow each other.
 
     Attributes
     ----------
@@ -41,9 +38,8 @@ class Writer(NamedTuple):
 
 
 @functools.cache
-def make_writer(dtype: str) -> Writer:
-    """Return the writer of results of a dtype."""
-    element_type = element_type_of(np.dtype(dtype))
+def make_writer(element_type: ElementType, most: int) -> Writer:
+    """Return the writer of results in blocks of at most `most` elements."""
     append, finish_line = make_write_combiner(element_type)
 
     @inlined
@@ -60,7 +56,7 @@ def make_writer(dtype: str) -> Writer:
             finish_line(buffer, state, y)
         fence_after_stores(combines)
 
-    return Writer(make_buffer(element_type, LANES), begin, target, written, finish)
+    return Writer(make_buffer(element_type, most), begin, target, written, finish)
 
 
 @inlined

@@ -9,8 +9,6 @@ from numnorm.backends.contract.recurrent import CellGradients, CellSpec, PackedS
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import run, threads
-from numnorm.backends.cpu.matmul.matmul import matmul, packed, packed_shape
-from numnorm.backends.cpu.matmul.packed_matrices import matrix_panels
 from numnorm.backends.cpu.memory.grouped_kernel import flattened
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.memory.placement import tables
@@ -19,6 +17,8 @@ from numnorm.backends.cpu.recurrent.kernels import arguments as groups
 from numnorm.backends.cpu.recurrent.kernels.backward import make_backward
 from numnorm.backends.cpu.recurrent.kernels.forward import make_forward
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
+from numnorm.backends.cpu.recurrent.matmul.matmul import matmul, packed, packed_shape
+from numnorm.backends.cpu.recurrent.matmul.packed_matrices import matrix_panels
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.memory_pool import POOL, WORKING_MEMORY
 

@@ -9,11 +9,16 @@ from typing import NamedTuple
 import numpy as np
 
 from numnorm.backends.contract.recurrent import PackedSteps
-from numnorm.backends.cpu.matmul.matmul import add_transposed_matmul, matmul, packed, packed_shape
-from numnorm.backends.cpu.matmul.micro_kernel import tiling
-from numnorm.backends.cpu.matmul.packed_matrices import matrix_panels
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.memory.placement import tables
+from numnorm.backends.cpu.recurrent.matmul.matmul import (
+    add_transposed_matmul,
+    matmul,
+    packed,
+    packed_shape,
+)
+from numnorm.backends.cpu.recurrent.matmul.micro_kernel import tiling
+from numnorm.backends.cpu.recurrent.matmul.packed_matrices import matrix_panels
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.memory_pool import POOL, WORKING_MEMORY
 

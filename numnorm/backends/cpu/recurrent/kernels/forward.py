@@ -10,7 +10,6 @@ from typing import Any
 
 from numnorm.backends.contract.recurrent import CellSpec, PackedSteps
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined
-from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.borrowed import as_flat
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.recurrent.common.dropout import make_drop
@@ -26,6 +25,7 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import (
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
 from numnorm.backends.cpu.recurrent.kernels.projections import make_project
 from numnorm.backends.cpu.recurrent.kernels.reset_products import make_reset_product
+from numnorm.backends.cpu.recurrent.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
 

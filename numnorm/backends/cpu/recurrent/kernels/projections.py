@@ -6,8 +6,8 @@ The weights of the state and of the projection are packed, one after the other.
 from collections.abc import Callable
 
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.borrowed import as_flat
+from numnorm.backends.cpu.recurrent.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.simd.element_type import ElementType
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.borrowed import as_flat
 from numnorm.backends.cpu.recurrent.kernels.arguments import BackwardRowIndex
+from numnorm.backends.cpu.recurrent.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.simd.element_type import ElementType
 
 

@@ -14,13 +14,13 @@ from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.recurrent import CellGradients, LSTMSpec, PackedSteps, RunningSteps
 from numnorm.backends.cpu.columns.columns import column_backward, column_forward
 from numnorm.backends.cpu.columns.moments import column_moments
-from numnorm.backends.cpu.matmul.packed_matrices import (
+from numnorm.backends.cpu.memory.host_arrays import Array
+from numnorm.backends.cpu.recurrent.common.parameters import added_up
+from numnorm.backends.cpu.recurrent.matmul.packed_matrices import (
     matrix_panels,
     packed_matmul,
     packed_transposed_matmul,
 )
-from numnorm.backends.cpu.memory.host_arrays import Array
-from numnorm.backends.cpu.recurrent.common.parameters import added_up
 from numnorm.backends.cpu.statistics.stored import update_running
 from numnorm.backends.formulas.cells import (
     lstm_cell,

@@ -4,8 +4,8 @@ import math
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
-from numnorm.backends.cpu.matmul.micro_kernel import make_matmul, tiling
 from numnorm.backends.cpu.memory.borrowed import as_flat, make_scratch
+from numnorm.backends.cpu.recurrent.matmul.micro_kernel import make_matmul, tiling
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load
 from numnorm.backends.cpu.simd.transpose import make_transpose

@@ -8,7 +8,7 @@ import numpy as np
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import run, threads
-from numnorm.backends.cpu.matmul.kernels import (
+from numnorm.backends.cpu.recurrent.matmul.kernels import (
     make_columns_matmul,
     make_pack,
     make_pack_transposed,

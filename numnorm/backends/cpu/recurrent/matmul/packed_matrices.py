@@ -2,9 +2,14 @@
 
 import numpy as np
 
-from numnorm.backends.cpu.matmul.matmul import matmul, packed, packed_shape, transposed_matmul
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.memory.placement import tables
+from numnorm.backends.cpu.recurrent.matmul.matmul import (
+    matmul,
+    packed,
+    packed_shape,
+    transposed_matmul,
+)
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.memory_pool import POOL
 
