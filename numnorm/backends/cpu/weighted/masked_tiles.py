@@ -11,6 +11,7 @@ import numpy as np
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.borrowed import make_scratch, window
+from numnorm.backends.cpu.rows.tiles_forward import widest
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import (
     has_zero,
@@ -41,11 +42,12 @@ def _make_pivots(element_type: ElementType) -> Callable[..., Any]:
     load, reduce_rows = make_load(lanes), make_reduce_rows(lanes)
 
     @inlined
-    def pivots(x, mask, width, square, numbers, means):
+    def pivots(x, mask, width, last, square, numbers, means):
         n = min(width, lanes)
         for t in range(lanes):
-            values = to_compute(masked_load(x, t * width, 0, n))
-            kept = masked_kept(mask.keep, t * mask.step, 0, n)
+            of_row = min(t, last)
+            values = to_compute(masked_load(x, of_row * width, 0, n))
+            kept = masked_kept(mask.keep, of_row * mask.step, 0, n)
             store(square, t * lanes, where_kept(values, kept, values, mask.omit))
             numbers[t] = real(max(number_kept(kept, values, mask.omit), 1))
         store(means, 0, reduce_rows(square) / load(numbers, 0))
@@ -71,14 +73,14 @@ def _make_sums(element_type: ElementType) -> Callable[..., Any]:
         return number, first + deviation, second + deviation * deviation
 
     @inlined
-    def tile_sums(x, mask, width, scaling, pivots, squares, numbers, sums):
+    def tile_sums(x, mask, width, last, scaling, pivots, squares, numbers, sums):
         tail = width - width % lanes
         for t in range(lanes):
             pivot, of_row, at, kept_at = (
                 load_scalar(pivots, t),
                 (0, zeros(), zeros()),
-                t * width,
-                t * mask.step,
+                min(t, last) * width,
+                min(t, last) * mask.step,
             )
             for j in range(0, tail, lanes):
                 values, kept = (
@@ -102,7 +104,7 @@ def _make_sums(element_type: ElementType) -> Callable[..., Any]:
     return tile_sums
 
 
-def _make_statistics(element_type: ElementType) -> Callable[..., Any]:
+def _make_statistics(element_type: ElementType, centred: bool) -> Callable[..., Any]:
     """Return a compiled function that stores mean_lo and rstd of each row of a tile from its sums.
 
     It returns whether any row needs another pass: its rstd is then 0.
@@ -110,12 +112,13 @@ def _make_statistics(element_type: ElementType) -> Callable[..., Any]:
     smallest, largest = element_type.smallest_variance, float(np.finfo(np.float64).max)
     load, double = make_load(element_type.lanes), make_converted(np.float64)
     to_compute = make_converted(element_type.compute_type)
+    zeros = make_zeros(np.float64, element_type.lanes)
 
     @inlined
     def statistics(scaling, numbers, sums, mean_los, rstds):
         eps, eps_on_deviation, share, more = scaling
-        first, second = double(load(sums[0], 0)), double(load(sums[1], 0))
-        number = double(load(numbers, 0))
+        first = double(load(sums[0], 0)) if centred else zeros()
+        second, number = double(load(sums[1], 0)), double(load(numbers, 0))
         mean_lo = first / number
         lost = first * mean_lo
         m2 = _squared_deviations(second, first, mean_lo)
@@ -209,14 +212,16 @@ def make_masked_tile(
 
     ``tile(x, mask, scaling, weights, fill, y, saved, start, number)`` takes flat x and y and the
     mask from the tile's first row on. `row_statistics` computes the statistics of a row whose
-    squares overflow or vanish, or whose pivot was poor, and those of a tile that is not full.
+    squares overflow or vanish, or whose pivot was poor, and those of a pair of wider rows.
     """
     lanes, real = element_type.lanes, element_type.compute_type
     pivots, tile_sums = _make_pivots(element_type), _make_sums(element_type)
-    statistics, store_pair = _make_statistics(element_type), _make_store_pair(element_type, result)
+    statistics = _make_statistics(element_type, formula.centred)
+    store_pair = _make_store_pair(element_type, result)
     statistics_of, set_statistics = _make_statistics_of(formula)
     square_scratch, lane_scratch = make_scratch(real, lanes * lanes), make_scratch(real, lanes)
     rstd_scratch, centred = make_scratch(np.float64, lanes), formula.centred
+    narrow = widest(element_type)
 
     @inlined
     def in_compute_type(statistics):
@@ -232,10 +237,11 @@ def make_masked_tile(
         for t in range(lanes):
             scales[t], means[0][t], rstds[t] = real(1), real(0), 0.0
         tile, poor = (scales, means, rstds), True
-        if number == lanes:
+        if width <= narrow:  # a tile that is not full has its last row again and again
+            last = number - 1
             if centred:
-                pivots(x, mask, width, squares[0], numbers, means[0])
-            tile_sums(x, mask, width, scaling, means[0], squares, numbers, sums)
+                pivots(x, mask, width, last, squares[0], numbers, means[0])
+            tile_sums(x, mask, width, last, scaling, means[0], squares, numbers, sums)
             poor = statistics(scaling, numbers, sums, means[1], rstds)
         if poor:
             for t in range(number):
