@@ -7,10 +7,9 @@ from typing import Any, Unpack
 
 from numnorm.arguments import check_eps, check_flag, check_integer, check_number
 from numnorm.array_types import Array, ArrayLike, Input, Omitting, OmittingFilling
-from numnorm.backends import backend_for
 from numnorm.backends.contract.moving import Decay, ExponentialState
-from numnorm.layouts import moving_layout
 from numnorm.lazy_arrays import any_lazy, lazy_twin
+from numnorm.norms.resolve_axis import resolve_moving
 from numnorm.norms.results import Normalized
 from numnorm.norms.weighted import with_weights
 
@@ -102,9 +101,8 @@ def exponential_norm(
         return with_weights(exponential_norm, locals())
     if "dask" in modules and any_lazy(x):
         return lazy_twin("exponential_norm")(locals())
-    backend, x = backend_for(x, "x")
-    decay = _decay(alpha, adjust, initial, eps)
-    return backend.exponential_forward(x, moving_layout(x.shape, axis), decay, out, False)[0]
+    backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, initial, eps))
+    return backend.exponential_forward(x, layout, decay, out, False)[0]
 
 
 def exponential_norm_forward(
@@ -141,11 +139,8 @@ def exponential_norm_forward(
         return with_weights(exponential_norm_forward, locals())
     if "dask" in modules and any_lazy(x):
         return lazy_twin("exponential_norm_forward")(locals())
-    backend, x = backend_for(x, "x")
-    decay = _decay(alpha, adjust, initial, eps)
-    return Normalized(
-        *backend.exponential_forward(x, moving_layout(x.shape, axis), decay, out, True)
-    )
+    backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, initial, eps))
+    return Normalized(*backend.exponential_forward(x, layout, decay, out, True))
 
 
 def exponential_norm_backward(
@@ -201,8 +196,7 @@ def exponential_norm_backward(
         return with_weights(exponential_norm_backward, locals())
     if "dask" in modules and any_lazy(dy, x, mean, rstd):
         return lazy_twin("exponential_norm_backward")(locals())
-    backend, x = backend_for(x, "x")
-    decay, layout = _decay(alpha, adjust, initial, eps), moving_layout(x.shape, axis)
+    backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, initial, eps))
     return backend.exponential_backward(dy, x, mean, rstd, layout, decay, out)
 
 
@@ -257,11 +251,10 @@ def exponential_norm_step(
     """
     if others:
         return with_weights(exponential_norm_step, locals())
-    backend, x = backend_for(x, "x")
-    decay = _decay(alpha, adjust, 0, eps)
+    backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, 0, eps))
     if state is not None and not isinstance(state, ExponentialState):
         raise TypeError(f"state must be an ExponentialState, got {type(state).__name__}")
-    return backend.exponential_step(x, state, moving_layout(x.shape, axis), decay, out)
+    return backend.exponential_step(x, state, layout, decay, out)
 
 
 def _decay(alpha: Any, adjust: Any, initial: Any, eps: Any) -> Decay:

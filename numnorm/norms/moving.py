@@ -7,10 +7,9 @@ from typing import Any, Unpack
 
 from numnorm.arguments import check_eps, check_flag, check_integer
 from numnorm.array_types import Array, ArrayLike, Input, Omitting, OmittingFilling
-from numnorm.backends import backend_for
 from numnorm.backends.contract.moving import MovingState, Windows
-from numnorm.layouts import moving_layout
 from numnorm.lazy_arrays import any_lazy, lazy_twin
+from numnorm.norms.resolve_axis import resolve_moving
 from numnorm.norms.results import Normalized
 from numnorm.norms.weighted import with_weights
 
@@ -112,9 +111,9 @@ def moving_norm(
         return with_weights(moving_norm, locals())
     if "dask" in modules and any_lazy(x):
         return lazy_twin("moving_norm")(locals())
-    backend, x = backend_for(x, "x")
-    windows = _windows(window, center, min_window, subtract_mean, scale, eps)
-    return backend.moving_forward(x, moving_layout(x.shape, axis), windows, out, False)[0]
+    options = window, center, min_window, subtract_mean, scale, eps
+    backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
+    return backend.moving_forward(x, layout, windows, out, False)[0]
 
 
 def moving_norm_forward(
@@ -153,9 +152,9 @@ def moving_norm_forward(
         return with_weights(moving_norm_forward, locals())
     if "dask" in modules and any_lazy(x):
         return lazy_twin("moving_norm_forward")(locals())
-    backend, x = backend_for(x, "x")
-    windows = _windows(window, center, min_window, subtract_mean, scale, eps)
-    return Normalized(*backend.moving_forward(x, moving_layout(x.shape, axis), windows, out, True))
+    options = window, center, min_window, subtract_mean, scale, eps
+    backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
+    return Normalized(*backend.moving_forward(x, layout, windows, out, True))
 
 
 def moving_norm_backward(
@@ -217,9 +216,8 @@ def moving_norm_backward(
         return with_weights(moving_norm_backward, locals())
     if "dask" in modules and any_lazy(dy, x, mean, rstd):
         return lazy_twin("moving_norm_backward")(locals())
-    backend, x = backend_for(x, "x")
-    windows = _windows(window, center, min_window, subtract_mean, scale, 0.0)
-    layout = moving_layout(x.shape, axis)
+    options = window, center, min_window, subtract_mean, scale, 0.0
+    backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
     return backend.moving_backward(dy, x, mean, rstd, layout, windows, out)
 
 
@@ -276,11 +274,11 @@ def moving_norm_step(
     """
     if others:
         return with_weights(moving_norm_step, locals())
-    backend, x = backend_for(x, "x")
-    windows = _windows(window, False, 1, subtract_mean, scale, eps)
+    options = window, False, 1, subtract_mean, scale, eps
+    backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
     if state is not None and not isinstance(state, MovingState):
         raise TypeError(f"state must be a MovingState, got {type(state).__name__}")
-    return backend.moving_step(x, state, moving_layout(x.shape, axis), windows, out)
+    return backend.moving_step(x, state, layout, windows, out)
 
 
 def _windows(

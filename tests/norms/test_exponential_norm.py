@@ -287,3 +287,18 @@ def test_errors_of_steps():
         numnorm.exponential_norm_step(np.ones((5, 3)), 0.1, state, axis=0)
     with pytest.raises(TypeError, match="state must be an ExponentialState, got tuple"):
         numnorm.exponential_norm_step(np.ones((5, 2)), 0.1, tuple(state), axis=0)
+
+
+@pytest.mark.parametrize("initial", [0, 4])
+def test_a_channel_alone_has_the_bytes_that_it_has_among_others(initial):
+    """Along few channels and across many, products and sums are contracted alike."""
+    x, dy = RNG.normal(3.0, 10.0, (2, 38, 9)), RNG.normal(size=(2, 38, 9))
+    options = {"axis": 1, "initial": initial}
+    y, mean, rstd = numnorm.exponential_norm_forward(x, 0.01, **options)
+    dx = numnorm.exponential_norm_backward(dy, x, mean, rstd, 0.01, **options)
+    for channels in (slice(3), slice(2, 9), slice(8, 9)):
+        given = (array[..., channels] for array in (dy, x, mean, rstd))
+        part = numnorm.exponential_norm_backward(*given, 0.01, **options)
+        np.testing.assert_array_equal(part, dx[..., channels])
+        part = numnorm.exponential_norm(x[..., channels], 0.01, **options)
+        np.testing.assert_array_equal(part, y[..., channels])

@@ -411,3 +411,18 @@ def test_lazy_arrays_are_refused():
             function(lazy, where=True)
     with pytest.raises(NotImplementedError, match=r"^where is not there for lazy arrays yet$"):
         numnorm.layer_norm(np.ones((4, 4)), where=lazy > 0)
+
+
+@pytest.mark.parametrize("width", [5, 24, 100, 300])
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "ada_norm"])
+def test_a_row_has_the_bytes_that_it_has_among_others(name, width):
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(30, width))
+    x[rng.random(x.shape) < 0.1] = np.nan
+    norm = getattr(numnorm, name)
+    y = norm(x, nan_policy="omit")
+    for rows in (slice(1), slice(4, 11), slice(29, 30)):
+        np.testing.assert_array_equal(norm(x[rows], nan_policy="omit"), y[rows])
+    if name == "rms_norm":
+        expected = x / np.sqrt(np.nanmean(x**2, axis=1, keepdims=True) + 1e-5)
+        np.testing.assert_allclose(y, expected, rtol=1e-14)

@@ -246,6 +246,20 @@ def test_a_long_stream_does_not_drift(shape):
     assert max(abs(y - results[0]).max() for y in results) <= 1e-12
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [1, 2, 7, 8, 60, 300, 700])
+def test_layouts_change_no_byte(window, dtype):
+    x = (RNG.normal(size=(400, 10)) + 3).astype(dtype)
+    for options in ({}, {"center": True}, {"min_window": min(window, 5)}):
+        # Ten channels are lanes of vectors, one alone and three are not.
+        y, mean, rstd = numnorm.moving_norm_forward(x, window, axis=0, **options)
+        last = numnorm.moving_norm_forward(np.ascontiguousarray(x.T), window, **options)
+        three = numnorm.moving_norm_forward(x[:, :3], window, axis=0, **options)
+        for one, two, some in zip((y, mean, rstd), last, three, strict=True):
+            np.testing.assert_array_equal(one, two.T)
+            np.testing.assert_array_equal(one[:, :3], some)
+
+
 @pytest.mark.usefixtures("parallel_at_small_sizes")
 @pytest.mark.parametrize("shape", [(4000, 20), (3, 30000)])
 def test_threads_change_no_byte(shape):

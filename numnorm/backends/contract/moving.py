@@ -6,9 +6,11 @@ from typing import Any, NamedTuple, Protocol
 from numnorm.layouts import MovingLayout
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Windows:
     """The windows of a moving norm, and what it does with their statistics.
+
+    They compare by identity, which makes them fast keys.
 
     Attributes
     ----------
@@ -32,9 +34,9 @@ class Windows:
     eps: float
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Decay:
-    """The weights of an exponential norm.
+    """The weights of an exponential norm, which compare by identity.
 
     Attributes
     ----------

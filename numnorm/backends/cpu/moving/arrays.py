@@ -1,8 +1,11 @@
 """The arrays of moving norms: flat inputs and outputs of kernels, and results for the caller."""
 
+import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.core import config
 
 from numnorm.arguments import check_shape
 from numnorm.backends.cpu import tuning
@@ -19,6 +22,8 @@ from numnorm.backends.cpu.memory.placement import empty_like
 from numnorm.backends.cpu.moving.lanes import LANES
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.layouts import MovingLayout
+
+_NOTHING = np.empty(0), np.empty(0)
 
 
 class Plan(NamedTuple):
@@ -47,14 +52,21 @@ class Plan(NamedTuple):
 
     def run(self, kernel: Kernel, arguments: tuple[Any, ...], parts: int, arrays: int) -> None:
         """Run all parts of a kernel; it reads or writes `arrays` arrays of the size of x."""
-        with np.errstate(over="ignore", invalid="ignore"):  # of kernels that are not compiled
-            run(kernel, arguments, arrays * 8 * self.size, parts)
+        work = arrays * 8 * self.size
+        if config.DISABLE_JIT:
+            with np.errstate(over="ignore", invalid="ignore"):
+                run(kernel, arguments, work, parts)
+        elif work < tuning.PARALLEL_LEAST_WORK:
+            kernel.serial(*arguments, 0, parts)
+        else:
+            run(kernel, arguments, work, parts)
 
 
-def plan_of(x: Array, layout: MovingLayout) -> Plan:
-    """Return the plan of an array."""
+@functools.lru_cache(maxsize=1024)
+def plan_of(dtype: Any, layout: MovingLayout) -> Plan:
+    """Return the plan of an array of a dtype and a layout."""
     shape = layout.outer, layout.steps, layout.inner
-    return Plan(element_type_of(x.dtype), layout.inner >= LANES, shape, x.size)
+    return Plan(element_type_of(dtype), layout.inner >= LANES, shape, math.prod(shape))
 
 
 def parts_of(groups: int) -> int:
@@ -74,6 +86,8 @@ def target_of(source: Array, x: Array, out: Any, inputs: tuple[Array, ...]) -> A
 def result_of(target: Array, x: Array, out: Any) -> Any:
     """Return a flat result as the caller gets it."""
     if out is None:
+        if target.dtype is x.dtype and target.shape == x.shape:
+            return target
         return target.view(x.dtype).reshape(x.shape)
     if not np.may_share_memory(out, target):
         out[...] = target.view(x.dtype).reshape(x.shape)
@@ -82,8 +96,7 @@ def result_of(target: Array, x: Array, out: Any) -> Any:
 
 def statistics_for(x: Array, save: bool) -> tuple[Array, Array]:
     """Return flat arrays for mean and rstd of each step, without elements unless to be saved."""
-    size = x.size if save else 0
-    return np.empty(size), np.empty(size)
+    return (np.empty(x.size), np.empty(x.size)) if save else _NOTHING
 
 
 def saved_of(plan: Plan, x: Array, statistic: Array) -> Array:

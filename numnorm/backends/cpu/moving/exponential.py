@@ -32,7 +32,7 @@ def exponential_forward(
     x: Array, layout: MovingLayout, decay: Decay, out: Any, save: bool
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
-    plan = plan_of(x, layout)
+    plan = plan_of(x.dtype, layout)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
     mean, rstd = statistics_for(x, save)
@@ -87,7 +87,7 @@ def exponential_dx(
 
     The `shares` are those of all steps of each channel, where steps are missing.
     """
-    plan = plan_of(x, layout)
+    plan = plan_of(x.dtype, layout)
     inputs = plan.flat(dy), plan.flat(x), *statistics
     target = target_of(inputs[1], x, out, inputs)
     if plan.size:

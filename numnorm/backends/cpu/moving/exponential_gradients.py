@@ -65,6 +65,36 @@ def _make_deviations(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     return deviations
 
 
+def _make_block_gradients(access: LaneAccess, missing: bool) -> Callable[..., Any]:
+    """Return a compiled ``block_of(arrays, dx, shares, starts, stride, initial, of_block, *more)``.
+
+    It writes the gradients of the first steps, which share the statistics of their block; `more`
+    is what comes from later steps, and the table of `_make_deviations`.
+    """
+    read, read_statistic, write = access.read, access.read_statistic, access.write
+    load, share_of = make_load(LANES), make_share_of(access, missing)
+
+    @inlined
+    def block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table):
+        dy, x, means, rstds = arrays
+        of_variance, of_mean, kept = through
+        for back in range(initial):
+            t = initial - 1 - back
+            offset = t * stride
+            share = share_of(shares, starts, t, offset)
+            rstd = read_statistic(rstds, starts, offset)
+            xhat = (read(x, starts, offset) - read_statistic(means, starts, offset)) * rstd
+            own = multiply_add(xhat, 0.0 - of_block[1], read(dy, starts, offset) - of_block[0])
+            of_variance = of_variance * kept
+            scaled = of_variance * load(table, LANES * t)
+            of_mean = multiply_add(of_mean, kept, scaled * (0.0 - share))
+            passed = multiply_add(scaled, 0.0 - share, own * rstd)
+            write(dx, starts, offset, multiply_add(of_mean, 0.0 - share, passed))
+            kept = 1.0 - share
+
+    return block_of
+
+
 def make_exponential_gradients_kernel(
     element_type: ElementType, across: bool, missing: bool
 ) -> Kernel:
@@ -78,34 +108,17 @@ def make_exponential_gradients_kernel(
     block_means = _make_block_means(access, missing)
     deviations, share_of = _make_deviations(access, missing), make_share_of(access, missing)
     read, read_statistic, write = access.read, access.read_statistic, access.write
-    load, zeros, new_table = (
-        make_load(LANES),
-        make_zeros(np.float64, LANES),
-        make_aligned_zeros(np.float64, 1),
-    )
+    zeros, new_table = make_zeros(np.float64, LANES), make_aligned_zeros(np.float64, 1)
+    block_of = _make_block_gradients(access, missing)
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
-
-    @inlined
-    def block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table):
-        dy, x, means, rstds = arrays
-        through_variance, through_mean = through
-        for back in range(initial):
-            t = initial - 1 - back
-            offset = t * stride
-            share = share_of(shares, starts, t, offset)
-            rstd = read_statistic(rstds, starts, offset)
-            xhat = (read(x, starts, offset) - read_statistic(means, starts, offset)) * rstd
-            own = (read(dy, starts, offset) - of_block[0] - xhat * of_block[1]) * rstd
-            passed = through_variance * load(table, LANES * t) * (2.0 * share)
-            through_mean = through_mean - passed
-            write(dx, starts, offset, multiply_add(through_mean, share, passed + own))
-            through_variance = through_variance * (1.0 - share)
-            through_mean = through_mean * (1.0 - share)
 
     @inlined
     def steps_of(arrays, dx, shares, starts, steps, stride, initial, eps, table):
         dy, x, means, rstds = arrays
-        through_variance, through_mean = zeros(), zeros()
+        # Sums of later steps, times -2 and -1. Written products and sums may or may not be
+        # contracted, so that lanes along and across would differ.
+        of_variance, of_mean = zeros(), zeros()
+        kept = 1.0 - share_of(shares, starts, steps - 1, (steps - 1) * stride)
         for back in range(steps - initial):
             t = steps - 1 - back
             offset = t * stride
@@ -114,16 +127,15 @@ def make_exponential_gradients_kernel(
             rstd = read_statistic(rstds, starts, offset)
             own = read(dy, starts, offset) * rstd
             of_scale = where_at_most(own * (deviation * rstd) * rstd, rstd * eps, _NEARLY_ONE)
-            through_variance = through_variance - of_scale * 0.5
-            passed = multiply_add(through_variance, deviation * (2.0 * share), own)
-            through_mean = through_mean - passed
-            write(dx, starts, offset, multiply_add(through_mean, share, passed))
-            through_variance = through_variance * (1.0 - share)
-            through_mean = through_mean * (1.0 - share)
+            of_variance = multiply_add(of_variance, kept, of_scale)
+            passed = multiply_add(of_variance, deviation * (0.0 - share), own)
+            of_mean = multiply_add(of_mean, kept, passed)
+            write(dx, starts, offset, multiply_add(of_mean, 0.0 - share, passed))
+            kept = 1.0 - share
         if initial > 0:
             of_block = block_means(arrays, shares, starts, stride, initial, eps)
             deviations(x, starts, stride, initial, shares, table)
-            through = through_variance, through_mean
+            through = of_variance, of_mean, kept
             block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table)
 
     def kernel(dy, x, mean, rstd, dx, shares, shape, counts, eps, first, last):

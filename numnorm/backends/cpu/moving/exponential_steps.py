@@ -27,7 +27,7 @@ def exponential_step(
     if state is not None:
         weight = check_number("state.weight", state.weight, least=0.0)
         before = _statistics(state, shape)
-    plan = plan_of(x, layout)
+    plan = plan_of(x.dtype, layout)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
     arrays = source, target, *statistics_for(x, False)

@@ -12,7 +12,7 @@ from numnorm.backends.cpu.memory.host_arrays import Array, check_out
 from numnorm.backends.cpu.moving.arrays import plan_of, statistics_for
 from numnorm.backends.cpu.moving.missing.kept import as_mask, filler, kept_of
 from numnorm.backends.cpu.moving.missing.windows import missing_windows_kernel
-from numnorm.backends.cpu.moving.windows import run_windows
+from numnorm.backends.cpu.moving.windows import run_of, run_windows
 from numnorm.layouts import MovingLayout
 
 
@@ -54,7 +54,7 @@ def _step(
     together = np.concatenate((before, x), axis=axis)
     last = _last(layout, min(window - 1, steps))
     whole = MovingLayout(layout.outer, held + layout.steps, layout.inner, axis)
-    plan = plan_of(together, whole)
+    plan = plan_of(together.dtype, whole)
     source = plan.flat(together)
     target, statistics = np.empty_like(source), statistics_for(x, False)
     # Anchors lie at multiples of the window from the beginning of the stream.
@@ -62,11 +62,11 @@ def _step(
     blocks = anchor - (done - held), int(anchor == 0), done - anchor
     sizes, kept = (window, 0, 0, 0), None
     if keep is None:
-        run_windows(plan, (source, target, *statistics), blocks, sizes, windows)
+        run_windows(plan, run_of(plan, blocks, sizes, windows), (source, target, *statistics))
     else:
         kept = np.concatenate((_kept(state, before), keep), axis=axis)
-        arrays = source, as_mask(kept), target, *statistics
-        run_windows(plan, arrays, blocks, sizes, windows, missing_windows_kernel)
+        run = run_of(plan, blocks, sizes, windows, missing_windows_kernel)
+        run_windows(plan, run, (source, as_mask(kept), target, *statistics))
         kept = kept[last].copy()
     y = target.view(x.dtype).reshape(together.shape)[_last(layout, layout.steps)]
     after = MovingState(steps, together[last].copy(), kept)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from numnorm.backends.contract.moving import Windows
 from numnorm.backends.cpu.compiler.jit import Kernel
@@ -34,12 +34,11 @@ def moving_forward(
     x: Array, layout: MovingLayout, windows: Windows, out: Any, save: bool
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
-    plan = plan_of(x, layout)
+    plan, run = forward_run(x.dtype, layout, windows)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
     mean, rstd = statistics_for(x, save)
-    begin, sizes = ends_of(windows, layout.steps)
-    run_windows(plan, (source, target, mean, rstd), (0, 1, begin), sizes, windows)
+    run_windows(plan, run, (source, target, mean, rstd))
     y = result_of(target, x, out)
     if not save:
         return y, None, None
@@ -70,7 +69,7 @@ def windows_dx(
     out: Any,
 ) -> Array:
     """Return dx in the dtype that dy and x have."""
-    plan = plan_of(x, layout)
+    plan = plan_of(x.dtype, layout)
     inputs = plan.flat(dy), plan.flat(x), *statistics
     target = target_of(inputs[1], x, out, inputs)
     if plan.size:
@@ -94,18 +93,44 @@ def ends_of(windows: Windows, steps: int) -> tuple[int, tuple[int, int, int, int
     return window - 1, (window, shift, window - 1 + shift, -shift)
 
 
-def run_windows(
+class Run(NamedTuple):
+    """A kernel, its arguments behind the arrays, and into how many parts they divide its work."""
+
+    kernel: Kernel
+    arguments: tuple[Any, ...]
+    parts: int
+
+
+def run_windows(plan: Plan, run: Run | None, arrays: tuple[Any, ...]) -> None:
+    """Run a forward kernel, if there is anything to do."""
+    if run is not None:
+        plan.run(run.kernel, (*arrays, *run.arguments), run.parts, len(arrays))
+
+
+@functools.lru_cache(maxsize=1024)
+def forward_run(
+    dtype: Any,
+    layout: MovingLayout,
+    windows: Windows,
+    kernel_of: Callable[..., Kernel] | None = None,
+) -> tuple[Plan, Run | None]:
+    """Return the plan of a whole array, and what runs for its windows."""
+    plan = plan_of(dtype, layout)
+    begin, sizes = ends_of(windows, layout.steps)
+    return plan, run_of(plan, (0, 1, begin), sizes, windows, kernel_of)
+
+
+def run_of(
     plan: Plan,
-    arrays: tuple[Any, ...],
     first: tuple[int, int, int],
     sizes: tuple[int, int, int, int],
     windows: Windows,
     kernel_of: Callable[..., Kernel] | None = None,
-) -> None:
-    """Run a forward kernel; `first` are the anchor, whether it is new, and the first end."""
+) -> Run | None:
+    """Return what runs; `first` are the anchor, whether it is new, and the first end."""
     count = -(-(plan.shape[1] - first[0]) // sizes[0])
     if plan.size == 0 or count <= 0:
-        return
+        return None
     if plan.across or kernel_of is not None:
         groups = group_count(plan.shape, count, _SPECIAL, plan.across)
         kernel = (kernel_of or _windows_kernel)(plan.element_type, plan.across)
@@ -114,7 +139,5 @@ def run_windows(
         count = stretch_count(count, sizes[0])
         groups = outer * inner * count
         kernel = _sequence_kernel(plan.element_type, inner == 1)
-    options = float(windows.mean), float(windows.scale), windows.eps
-    parts = parts_of(groups)
-    blocks = groups, count, *first
-    plan.run(kernel, (*arrays, plan.shape, blocks, sizes, options, parts), parts, len(arrays))
+    options, parts = (float(windows.mean), float(windows.scale), windows.eps), parts_of(groups)
+    return Run(kernel, (plan.shape, (groups, count, *first), sizes, options, parts), parts)

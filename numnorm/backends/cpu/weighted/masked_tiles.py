@@ -11,6 +11,7 @@ import numpy as np
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.borrowed import make_scratch, window
+from numnorm.backends.cpu.rows.tiles_forward import widest
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import (
     has_zero,
@@ -41,11 +42,12 @@ def _make_pivots(element_type: ElementType) -> Callable[..., Any]:
     load, reduce_rows = make_load(lanes), make_reduce_rows(lanes)
 
     @inlined
-    def pivots(x, mask, width, square, numbers, means):
+    def pivots(x, mask, width, last, square, numbers, means):
         n = min(width, lanes)
         for t in range(lanes):
-            values = to_compute(masked_load(x, t * width, 0, n))
-            kept = masked_kept(mask.keep, t * mask.step, 0, n)
+            of_row = min(t, last)
+            values = to_compute(masked_load(x, of_row * width, 0, n))
+            kept = masked_kept(mask.keep, of_row * mask.step, 0, n)
             store(square, t * lanes, where_kept(values, kept, values, mask.omit))
             numbers[t] = real(max(number_kept(kept, values, mask.omit), 1))
         store(means, 0, reduce_rows(square) / load(numbers, 0))
@@ -71,14 +73,14 @@ def _make_sums(element_type: ElementType) -> Callable[..., Any]:
         return number, first + deviation, second + deviation * deviation
 
     @inlined
-    def tile_sums(x, mask, width, scaling, pivots, squares, numbers, sums):
+    def tile_sums(x, mask, width, last, scaling, pivots, squares, numbers, sums):
         tail = width - width % lanes
         for t in range(lanes):
             pivot, of_row, at, kept_at = (
                 load_scalar(pivots, t),
                 (0, zeros(), zeros()),
-                t * width,
-                t * mask.step,
+                min(t, last) * width,
+                min(t, last) * mask.step,
             )
             for j in range(0, tail, lanes):
                 values, kept = (
@@ -212,7 +214,7 @@ def make_masked_tile(
 
     ``tile(x, mask, scaling, weights, fill, y, saved, start, number)`` takes flat x and y and the
     mask from the tile's first row on. `row_statistics` computes the statistics of a row whose
-    squares overflow or vanish, or whose pivot was poor, and those of a tile that is not full.
+    squares overflow or vanish, or whose pivot was poor, and those of a pair of wider rows.
     """
     lanes, real = element_type.lanes, element_type.compute_type
     pivots, tile_sums = _make_pivots(element_type), _make_sums(element_type)
@@ -223,6 +225,7 @@ def make_masked_tile(
     statistics_of, set_statistics = _make_statistics_of(formula)
     square_scratch, lane_scratch = make_scratch(real, lanes * lanes), make_scratch(real, lanes)
     rstd_scratch, centred = make_scratch(np.float64, lanes), formula.centred
+    narrow = widest(element_type)
 
     @inlined
     def in_compute_type(statistics):
@@ -238,10 +241,11 @@ def make_masked_tile(
         for t in range(lanes):
             scales[t], means[0][t], rstds[t] = real(1), real(0), 0.0
         tile, poor = (scales, means, rstds), True
-        if number == lanes:
+        if width <= narrow:  # a tile that is not full has its last row again and again
+            last = number - 1
             if centred:
-                pivots(x, mask, width, squares[0], numbers, means[0])
-            tile_sums(x, mask, width, scaling, means[0], squares, numbers, sums)
+                pivots(x, mask, width, last, squares[0], numbers, means[0])
+            tile_sums(x, mask, width, last, scaling, means[0], squares, numbers, sums)
             poor = statistics(scaling, numbers, sums, means[1], rstds)
         if poor:
             for t in range(number):

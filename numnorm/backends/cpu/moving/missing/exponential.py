@@ -58,7 +58,7 @@ def missing_exponential_forward(
     fill(y)
     if not save:
         return y, None, None
-    plan = plan_of(x, layout)
+    plan = plan_of(x.dtype, layout)
     return y, saved_of(plan, x, mean), saved_of(plan, x, rstd)
 
 
@@ -74,7 +74,9 @@ def missing_exponential_backward(
 ) -> Array:
     """Return dx."""
     keep, dy, known, mean, rstd = prepared_gradient(weighting, dy, x, mean, rstd, layout.axis, out)
-    shares = _shares(plan_of(known, layout), keep, np.zeros(layout.outer * layout.inner), decay)[0]
+    shares = _shares(
+        plan_of(known.dtype, layout), keep, np.zeros(layout.outer * layout.inner), decay
+    )[0]
     statistics = mean.reshape(-1), rstd.reshape(-1)
     dx = exponential_dx(dy, known, statistics, layout, decay, None, shares)
     return gradient_of(dx, keep, x.dtype, out)
@@ -84,7 +86,7 @@ def run_missing(
     x: Array, keep: Array, past: Past, layout: MovingLayout, decay: Decay, out: Any, save: bool
 ) -> tuple[Array, tuple[Array, Array], Past]:
     """Return y, mean and rstd of each step, and the state after the last one."""
-    plan = plan_of(x, layout)
+    plan = plan_of(x.dtype, layout)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
     statistics = statistics_for(x, save)

@@ -9,7 +9,6 @@ from numnorm.backends.contract.moving import Windows
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.moving.arrays import (
-    plan_of,
     result_of,
     saved_of,
     statistics_for,
@@ -23,7 +22,7 @@ from numnorm.backends.cpu.moving.missing.kept import (
     prepared_gradient,
 )
 from numnorm.backends.cpu.moving.missing.window_kernel import make_missing_windows_kernel
-from numnorm.backends.cpu.moving.windows import ends_of, run_windows, windows_dx
+from numnorm.backends.cpu.moving.windows import ends_of, forward_run, run_windows, windows_dx
 from numnorm.layouts import MovingLayout
 
 missing_windows_kernel = functools.cache(make_missing_windows_kernel)
@@ -33,13 +32,12 @@ def missing_moving_forward(
     weighting: Weighting, x: Array, layout: MovingLayout, windows: Windows, out: Any, save: bool
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
-    plan, fill, mask = plan_of(x, layout), filler(weighting, x), as_mask(kept_of(weighting, x))
+    plan, run = forward_run(x.dtype, layout, windows, missing_windows_kernel)
+    fill, mask = filler(weighting, x), as_mask(kept_of(weighting, x))
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
     mean, rstd = statistics_for(x, save)
-    begin, sizes = ends_of(windows, layout.steps)
-    arrays = source, mask, target, mean, rstd
-    run_windows(plan, arrays, (0, 1, begin), sizes, windows, missing_windows_kernel)
+    run_windows(plan, run, (source, mask, target, mean, rstd))
     y = fill(result_of(target, x, out))
     if not save:
         return y, None, None
