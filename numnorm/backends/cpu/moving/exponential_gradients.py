@@ -65,25 +65,14 @@ def _make_deviations(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     return deviations
 
 
-def make_exponential_gradients_kernel(
-    element_type: ElementType, across: bool, missing: bool
-) -> Kernel:
-    """Return a kernel ``(dy, x, mean, rstd, dx, shares, shape, counts, eps)``.
+def _make_block(access: LaneAccess, missing: bool) -> Callable[..., Any]:
+    """Return a compiled function that stores dx of the first steps, which share their statistics.
 
-    The arrays are flat. ``shares`` are the shares of each step in its statistics; if steps are
-    ``missing``, of each step of each channel: 0 where dy is 0 and x any number. The `shape`,
-    ``counts`` and `eps` are those of the kernel of `make_exponential_kernel`.
+    It is ``block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table)``, with
+    what `block_means` returns, the gradients that come back from later steps, and the deviations.
     """
-    access = lane_access(element_type, across)
-    block_means = _make_block_means(access, missing)
-    deviations, share_of = _make_deviations(access, missing), make_share_of(access, missing)
     read, read_statistic, write = access.read, access.read_statistic, access.write
-    load, zeros, new_table = (
-        make_load(LANES),
-        make_zeros(np.float64, LANES),
-        make_aligned_zeros(np.float64, 1),
-    )
-    locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
+    load, share_of = make_load(LANES), make_share_of(access, missing)
 
     @inlined
     def block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table):
@@ -101,6 +90,26 @@ def make_exponential_gradients_kernel(
             write(dx, starts, offset, multiply_add(through_mean, share, passed + own))
             through_variance = through_variance * (1.0 - share)
             through_mean = through_mean * (1.0 - share)
+
+    return block_of
+
+
+def make_exponential_gradients_kernel(
+    element_type: ElementType, across: bool, missing: bool
+) -> Kernel:
+    """Return a kernel ``(dy, x, mean, rstd, dx, shares, shape, counts, eps)``.
+
+    The arrays are flat. ``shares`` are the shares of each step in its statistics; if steps are
+    ``missing``, of each step of each channel: 0 where dy is 0 and x any number. The `shape`,
+    ``counts`` and `eps` are those of the kernel of `make_exponential_kernel`.
+    """
+    access = lane_access(element_type, across)
+    block_means = _make_block_means(access, missing)
+    deviations, share_of = _make_deviations(access, missing), make_share_of(access, missing)
+    read, read_statistic, write = access.read, access.read_statistic, access.write
+    block_of, zeros = _make_block(access, missing), make_zeros(np.float64, LANES)
+    new_table = make_aligned_zeros(np.float64, 1)
+    locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
 
     @inlined
     def steps_of(arrays, dx, shares, starts, steps, stride, initial, eps, table):
