@@ -28,6 +28,8 @@ class HostBackend:
     As in the CPU backend, x and all arrays in a private format are NumPy arrays.
     """
 
+    _weighted: Any = None  # copies ask for attributes before they have their own
+
     def __init__(self, result: Callable[[Any], Any], weighted: Any = None) -> None:
         self.result, self._weighted = result, weighted
         self.statistic = statistics_like(result)

@@ -354,14 +354,21 @@ def backward(
         for f, s in zip(gradients.states, last, strict=True)
     ]
     dx, *first = (dx, *first) if saved.batched else map(_without_batch, (dx, *first))
-    dx = dx.reshape(dx.shape[1:]) if single else dx
+    dx = _reshaped(dx, dx.shape[1:]) if single else dx
     return dx, *first, _parameter_gradients(saved, gradients.parameters)
 
 
 def _without_batch(array: Any) -> Any:
     """Return an array without the axis of its one sequence."""
-    # Numba's device arrays take no ellipsis, and an index of an empty one gives an element.
-    return array.reshape((*array.shape[:-2], array.shape[-1]))
+    return _reshaped(array, (*array.shape[:-2], array.shape[-1]))
+
+
+def _reshaped(array: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array, of any library, in another shape."""
+    # Numba's device arrays take no ellipsis; the array API has a function, and no method.
+    if hasattr(array, "reshape"):
+        return array.reshape(shape)
+    return array.__array_namespace__().reshape(array, shape)
 
 
 def _output_gradient(saved: _Saved, dy: Any, name: str) -> Any:
