@@ -9,7 +9,7 @@ import ml_dtypes
 import moving_reference as reference
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from norm_strategies import arrays
 
@@ -77,6 +77,7 @@ def check(x, dy, axis, options):
     tolerance = TOLERANCES[x.dtype.name]
     first = np.moveaxis(x, axis, 0)
     expected = reference.exponential_norm(first, **options)
+    assume(reference.clear_of_least_deviation(expected[2], options["eps"]))
     found = numnorm.exponential_norm_forward(x, axis=axis, **options)
     for got, wanted in zip(found, expected, strict=True):
         assert got.shape == x.shape

@@ -34,10 +34,10 @@ def test_windows_after_1e9_steps(offset):
     first, last = streamed(numnorm.moving_norm_step, x, 301)
     tail = reference.exact(x[-2000:]) - reference.exact(offset)
     expected = reference.moving_norm(tail, 301)[0][301:]
-    # The roundings of sums of 301 deviations.
-    assert abs(last[-len(expected) :] - expected).max() <= 2e-14
+    # The roundings of sums of 301 deviations: 301 times 1e-16, and a result of up to 5.
+    assert abs(last[-len(expected) :] - expected).max() <= 1e-13
     # Anchors lie elsewhere in each chunk, so that sums are rounded in another way.
-    assert abs(last - first).max() <= 2e-14
+    assert abs(last - first).max() <= 1e-13
 
 
 @pytest.mark.slow

@@ -154,3 +154,12 @@ def exponential_norm(x, alpha, adjust=True, initial=0, eps=1e-4, means_of=ewm_me
         rstds[:initial] = inverse(np.maximum(eps, deviation))
         y[:initial] = centred(block, (0,)) * rstds[:initial]
     return y, means, rstds
+
+
+def clear_of_least_deviation(rstds, eps):
+    """Return whether no deviation is so near to `eps` that rounding decides which is larger.
+
+    The gradient jumps there.
+    """
+    share = rstds * np.longdouble(eps)
+    return not ((share > 1 - 1e-5) & (share < 1)).any()

@@ -10,7 +10,7 @@ from numba.core import config
 from numnorm.arguments import check_shape
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel
-from numnorm.backends.cpu.compiler.parallel import run
+from numnorm.backends.cpu.compiler.parallel import is_small, run
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
     as_float_array,
@@ -23,7 +23,7 @@ from numnorm.backends.cpu.moving.lanes import LANES
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.layouts import MovingLayout
 
-_NOTHING = np.empty(0), np.empty(0)
+NOTHING = np.empty(0), np.empty(0)
 
 
 class Plan(NamedTuple):
@@ -39,12 +39,15 @@ class Plan(NamedTuple):
         ``(outer, steps, inner)``.
     size : int
         The number of its elements.
+    small : bool
+        Whether it is too small for threads and for the place where stores are fast.
     """
 
     element_type: ElementType
     across: bool
     shape: tuple[int, int, int]
     size: int
+    small: bool
 
     def flat(self, array: Array) -> Array:
         """Return an array for kernels, of one axis; copied only if needed."""
@@ -66,7 +69,9 @@ class Plan(NamedTuple):
 def plan_of(dtype: Any, layout: MovingLayout) -> Plan:
     """Return the plan of an array of a dtype and a layout."""
     shape = layout.outer, layout.steps, layout.inner
-    return Plan(element_type_of(dtype), layout.inner >= LANES, shape, math.prod(shape))
+    size = math.prod(shape)
+    small = is_small(size) and not config.DISABLE_JIT
+    return Plan(element_type_of(dtype), layout.inner >= LANES, shape, size, small)
 
 
 def parts_of(groups: int) -> int:
@@ -96,7 +101,7 @@ def result_of(target: Array, x: Array, out: Any) -> Any:
 
 def statistics_for(x: Array, save: bool) -> tuple[Array, Array]:
     """Return flat arrays for mean and rstd of each step, without elements unless to be saved."""
-    return (np.empty(x.size), np.empty(x.size)) if save else _NOTHING
+    return (np.empty(x.size), np.empty(x.size)) if save else NOTHING
 
 
 def saved_of(plan: Plan, x: Array, statistic: Array) -> Array:

@@ -14,7 +14,7 @@ from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
 from numnorm.backends.cpu.memory.borrowed import make_scratch
 from numnorm.backends.cpu.moving.lanes import LANES, lane_access
-from numnorm.backends.cpu.moving.window_kernels import make_statistics
+from numnorm.backends.cpu.moving.window_kernels import make_statistics, unpacked
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import maximum, reciprocal
 from numnorm.backends.cpu.simd.vector import (
@@ -220,7 +220,8 @@ def make_sequence_windows_kernel(element_type: ElementType, adjacent: bool) -> K
     stretch, empty = _make_stretch(element_type, adjacent), make_aligned_zeros(np.float64, 1, True)
     scratch = make_scratch(np.int64, LANES)
 
-    def kernel(x, y, mean, rstd, shape, blocks, windows, options, parts, first, last):
+    def kernel(x, y, mean, rstd, numbers, options, parts, first, last):
+        shape, blocks, windows, options = unpacked(numbers, options)
         groups, stretches, anchor, new, begin = blocks
         window, shift, before, after = windows
         _, steps, inner = shape

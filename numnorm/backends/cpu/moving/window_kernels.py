@@ -124,11 +124,21 @@ def _make_block(element_type: ElementType, across: bool) -> Callable[..., Any]:
     return block
 
 
-def make_windows_kernel(element_type: ElementType, across: bool) -> Kernel:
-    """Return a kernel ``(x, y, mean, rstd, shape, blocks, windows, options, parts)``.
+@inlined
+def unpacked(numbers, options):
+    """Return the tuples shape, blocks, windows and options of arrays that hold them one by one."""
+    shape = numbers[0], numbers[1], numbers[2]
+    blocks = numbers[3], numbers[4], numbers[5], numbers[6], numbers[7]
+    windows = numbers[8], numbers[9], numbers[10], numbers[11]
+    return shape, blocks, windows, (options[0], options[1], options[2])
 
-    The arrays are flat; mean and rstd have no elements if they are not to be saved. The `shape` is
-    ``(outer, steps, inner)``. ``blocks`` are the number of groups and of blocks, the step of the
+
+def make_windows_kernel(element_type: ElementType, across: bool) -> Kernel:
+    """Return a kernel ``(x, y, mean, rstd, numbers, options, parts)``.
+
+    The arrays are flat; mean and rstd have no elements if they are not to be saved. ``numbers`` are
+    shape, blocks and windows one by one: arrays take less time in a call than tuples. The `shape`
+    is ``(outer, steps, inner)``. ``blocks`` are the number of groups and of blocks, the step of the
     first anchor, whether the sequence begins there, and the first step from that anchor on at which
     a window ends. ``windows`` are the window, the distance from the end of a window to its output,
     and how many more steps share the first and the last window. ``options`` are 1 or 0 for whether
@@ -138,7 +148,8 @@ def make_windows_kernel(element_type: ElementType, across: bool) -> Kernel:
     locate = make_locate(across, HEADS, TAILS)
     zeros, scratch = make_aligned_zeros(np.float64, 1), make_scratch(np.int64, LANES)
 
-    def kernel(x, y, mean, rstd, shape, blocks, windows, options, parts, first, last):
+    def kernel(x, y, mean, rstd, numbers, options, parts, first, last):
+        shape, blocks, windows, options = unpacked(numbers, options)
         groups, count, anchor, new, begin = blocks
         window, shift, before, after = windows
         steps, stride = shape[1], shape[2]

@@ -4,11 +4,14 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from numnorm.backends.contract.moving import Windows
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.memory.host_arrays import Array, check_out, rounded
 from numnorm.backends.cpu.moving import gradient_kernel, window_kernels
 from numnorm.backends.cpu.moving.arrays import (
+    NOTHING,
     Plan,
     given_statistics,
     in_one_dtype,
@@ -36,6 +39,11 @@ def moving_forward(
     """Return y and, if `save` is true, mean and rstd of each step."""
     plan, run = forward_run(x.dtype, layout, windows)
     source = plan.flat(x)
+    if plan.small and out is None and not save and run is not None:
+        # All that follows would take longer than the kernel.
+        target = np.empty_like(source)
+        run.kernel.serial(source, target, *NOTHING, *run.arguments, 0, run.parts)
+        return result_of(target, x, None), None, None
     target = target_of(source, x, out, (source,))
     mean, rstd = statistics_for(x, save)
     run_windows(plan, run, (source, target, mean, rstd))
@@ -139,5 +147,6 @@ def run_of(
         count = stretch_count(count, sizes[0])
         groups = outer * inner * count
         kernel = _sequence_kernel(plan.element_type, inner == 1)
-    options, parts = (float(windows.mean), float(windows.scale), windows.eps), parts_of(groups)
-    return Run(kernel, (plan.shape, (groups, count, *first), sizes, options, parts), parts)
+    options = np.array([windows.mean, windows.scale, windows.eps], np.float64)
+    numbers = np.array([*plan.shape, groups, count, *first, *sizes], np.int64)
+    return Run(kernel, (numbers, options, parts_of(groups)), parts_of(groups))

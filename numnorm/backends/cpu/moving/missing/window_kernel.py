@@ -15,7 +15,13 @@ from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
 from numnorm.backends.cpu.memory.borrowed import make_scratch
 from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
 from numnorm.backends.cpu.moving.missing.kept import HALF, MASK
-from numnorm.backends.cpu.moving.window_kernels import HEADS, TAILS, make_outputs, make_statistics
+from numnorm.backends.cpu.moving.window_kernels import (
+    HEADS,
+    TAILS,
+    make_outputs,
+    make_statistics,
+    unpacked,
+)
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import reciprocal, where_at_most
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add, store
@@ -119,7 +125,7 @@ def _make_block(element_type: ElementType, across: bool) -> Callable[..., Any]:
 
 
 def make_missing_windows_kernel(element_type: ElementType, across: bool) -> Kernel:
-    """Return a kernel ``(x, keep, y, mean, rstd, shape, blocks, windows, options, parts)``.
+    """Return a kernel ``(x, keep, y, mean, rstd, numbers, options, parts)``.
 
     ``keep`` is 1 for each step that counts, or else 0, of the size of x. The other arguments are
     those of the kernel of `make_windows_kernel`. The statistics of windows of nothing are NaN.
@@ -128,7 +134,8 @@ def make_missing_windows_kernel(element_type: ElementType, across: bool) -> Kern
     locate = make_locate(across, HEADS, TAILS)
     zeros, scratch = make_aligned_zeros(np.float64, 1), make_scratch(np.int64, LANES)
 
-    def kernel(x, keep, y, mean, rstd, shape, blocks, windows, options, parts, first, last):
+    def kernel(x, keep, y, mean, rstd, numbers, options, parts, first, last):
+        shape, blocks, windows, options = unpacked(numbers, options)
         groups, count, anchor, new, begin = blocks
         window, shift, before, after = windows
         steps, stride = shape[1], shape[2]
