@@ -38,7 +38,8 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
     if "dask" in modules and any_lazy(*arguments.values(), *others.values()):
         lazily = lazy_twin("with_weights")
         return cast(_Result, lazily(function, arguments | others, next(iter(others))))
-    if arguments.get("running_mean") is not None and function.__name__.startswith("instance"):
+    updates = arguments.get("running_mean") is not None and arguments["training"] is not False
+    if updates and function.__name__.startswith("instance"):
         raise NotImplementedError(f"{next(iter(others))} is not there with running statistics yet")
     if (groups := others.pop("groups", None)) is not None:
         from numnorm.norms.grouped import by_group  # which imports the functions of batch norm

@@ -104,7 +104,7 @@ def _make_sums(element_type: ElementType) -> Callable[..., Any]:
     return tile_sums
 
 
-def _make_statistics(element_type: ElementType, centred: bool) -> Callable[..., Any]:
+def _make_statistics(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled function that stores mean_lo and rstd of each row of a tile from its sums.
 
     It returns whether any row needs another pass: its rstd is then 0.
@@ -112,13 +112,15 @@ def _make_statistics(element_type: ElementType, centred: bool) -> Callable[..., 
     smallest, largest = element_type.smallest_variance, float(np.finfo(np.float64).max)
     load, double = make_load(element_type.lanes), make_converted(np.float64)
     to_compute = make_converted(element_type.compute_type)
-    zeros = make_zeros(np.float64, element_type.lanes)
+    nothing = make_zeros(np.float64, element_type.lanes)
 
     @inlined
     def statistics(scaling, numbers, sums, mean_los, rstds):
         eps, eps_on_deviation, share, more = scaling
-        first = double(load(sums[0], 0)) if centred else zeros()
-        second, number = double(load(sums[1], 0)), double(load(numbers, 0))
+        first, second = double(load(sums[0], 0)), double(load(sums[1], 0))
+        if not centred:
+            first = nothing()
+        number = double(load(numbers, 0))
         mean_lo = first / number
         lost = first * mean_lo
         m2 = _squared_deviations(second, first, mean_lo)
@@ -216,8 +218,10 @@ def make_masked_tile(
     """
     lanes, real = element_type.lanes, element_type.compute_type
     pivots, tile_sums = _make_pivots(element_type), _make_sums(element_type)
-    statistics = _make_statistics(element_type, formula.centred)
-    store_pair = _make_store_pair(element_type, result)
+    statistics, store_pair = (
+        _make_statistics(element_type, centred=formula.centred),
+        _make_store_pair(element_type, result),
+    )
     statistics_of, set_statistics = _make_statistics_of(formula)
     square_scratch, lane_scratch = make_scratch(real, lanes * lanes), make_scratch(real, lanes)
     rstd_scratch, centred = make_scratch(np.float64, lanes), formula.centred
