@@ -404,12 +404,13 @@ def test_arrays_of_other_libraries(rng):
     assert {type(a) for a in (*total, total.variance(), total.std(1))} == {type(own)}
 
 
-def test_lazy_arrays_of_channels_are_refused():
-    lazy = pytest.importorskip("dask.array").ones((4, 4))
-    for name in ("batch_norm", "batch_moments", "weight_norm"):
-        message = f"^where is not there for lazy arrays in {name} yet$"
-        with pytest.raises(NotImplementedError, match=message):
-            getattr(numnorm, name)(lazy, where=True)
+def test_lazy_arrays_are_refused_by_norms_of_channels():
+    lazy, x = pytest.importorskip("dask.array").ones((4, 4)), np.ones((4, 4))
+    for name in ("batch_norm", "instance_norm", "batch_moments"):
+        text = f"^where is not there for lazy arrays in {name} yet$"
+        for array, mask in ((lazy, True), (x, lazy > 0)):
+            with pytest.raises(NotImplementedError, match=text):
+                getattr(numnorm, name)(array, where=mask)
 
 
 @pytest.mark.parametrize("width", [5, 24, 100, 300])

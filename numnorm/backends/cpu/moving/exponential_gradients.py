@@ -65,11 +65,11 @@ def _make_deviations(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     return deviations
 
 
-def _make_block_gradients(access: LaneAccess, missing: bool) -> Callable[..., Any]:
-    """Return a compiled ``block_of(arrays, dx, shares, starts, stride, initial, of_block, *more)``.
+def _make_block(access: LaneAccess, missing: bool) -> Callable[..., Any]:
+    """Return a compiled function that stores dx of the first steps, which share their statistics.
 
-    It writes the gradients of the first steps, which share the statistics of their block; `more`
-    is what comes from later steps, and the table of `_make_deviations`.
+    It is ``block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table)``, with
+    what `block_means` returns, the gradients that come back from later steps, and the deviations.
     """
     read, read_statistic, write = access.read, access.read_statistic, access.write
     load, share_of = make_load(LANES), make_share_of(access, missing)
@@ -108,8 +108,8 @@ def make_exponential_gradients_kernel(
     block_means = _make_block_means(access, missing)
     deviations, share_of = _make_deviations(access, missing), make_share_of(access, missing)
     read, read_statistic, write = access.read, access.read_statistic, access.write
-    zeros, new_table = make_zeros(np.float64, LANES), make_aligned_zeros(np.float64, 1)
-    block_of = _make_block_gradients(access, missing)
+    block_of, zeros = _make_block(access, missing), make_zeros(np.float64, LANES)
+    new_table = make_aligned_zeros(np.float64, 1)
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
 
     @inlined
