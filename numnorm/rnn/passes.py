@@ -366,9 +366,8 @@ def _without_batch(array: Any) -> Any:
 def _reshaped(array: Any, shape: tuple[int, ...]) -> Any:
     """Return an array, of any library, in another shape."""
     # Numba's device arrays take no ellipsis; the array API has a function, and no method.
-    if hasattr(array, "reshape"):
-        return array.reshape(shape)
-    return array.__array_namespace__().reshape(array, shape)
+    method = getattr(array, "reshape", None)
+    return method(shape) if method else array.__array_namespace__().reshape(array, shape)
 
 
 def _output_gradient(saved: _Saved, dy: Any, name: str) -> Any:
