@@ -359,7 +359,6 @@ def backward(
 
 
 def _without_batch(array: Any) -> Any:
-    """Return an array without the axis of its one sequence."""
     return _reshaped(array, (*array.shape[:-2], array.shape[-1]))
 
 
