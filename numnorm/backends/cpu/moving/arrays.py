@@ -91,9 +91,9 @@ def target_of(source: Array, x: Array, out: Any, inputs: tuple[Array, ...]) -> A
 def result_of(target: Array, x: Array, out: Any) -> Any:
     """Return a flat result as the caller gets it."""
     if out is None:
-        if target.dtype is x.dtype and target.shape == x.shape:
-            return target
-        return target.view(x.dtype).reshape(x.shape)
+        if target.dtype is not x.dtype:
+            target = target.view(x.dtype)
+        return target if target.shape == x.shape else target.reshape(x.shape)
     if not np.may_share_memory(out, target):
         out[...] = target.view(x.dtype).reshape(x.shape)
     return out

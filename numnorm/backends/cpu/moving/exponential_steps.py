@@ -11,7 +11,7 @@ from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
 from numnorm.backends.cpu.moving.arrays import plan_of, result_of, statistics_for, target_of
 from numnorm.backends.cpu.moving.exponential import run_exponential
 from numnorm.backends.cpu.moving.missing.exponential import Past, nothing, run_missing
-from numnorm.backends.cpu.moving.missing.kept import KEEP_ALL, filler, kept_of
+from numnorm.backends.cpu.moving.missing.kept import KEEP_ALL, selected
 from numnorm.layouts import MovingLayout
 
 
@@ -45,7 +45,7 @@ def missing_exponential_step(
     out: Any,
 ) -> tuple[Array, ExponentialState]:
     """Return the same, with statistics of what a weighting keeps."""
-    fill, keep = filler(weighting, x), kept_of(weighting, x)
+    keep, fill = selected(weighting, x)
     shape, past = _channels(x, layout), nothing(layout.outer * layout.inner)
     if state is not None:
         weight, statistics = np.broadcast_to(state.weight, shape), _statistics(state, shape)

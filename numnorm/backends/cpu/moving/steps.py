@@ -10,7 +10,7 @@ from numnorm.backends.contract.moving import MovingState, Windows
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.memory.host_arrays import Array, check_out
 from numnorm.backends.cpu.moving.arrays import plan_of, statistics_for
-from numnorm.backends.cpu.moving.missing.kept import as_mask, filler, kept_of
+from numnorm.backends.cpu.moving.missing.kept import as_mask, selected
 from numnorm.backends.cpu.moving.missing.windows import missing_windows_kernel
 from numnorm.backends.cpu.moving.windows import run_of, run_windows
 from numnorm.layouts import MovingLayout
@@ -33,8 +33,8 @@ def missing_moving_step(
     out: Any,
 ) -> tuple[Array, MovingState]:
     """Return the same, with statistics of what a weighting keeps."""
-    fill = filler(weighting, x)
-    y, after = _step(x, kept_of(weighting, x), state, layout, windows, out)
+    keep, fill = selected(weighting, x)
+    y, after = _step(x, keep, state, layout, windows, out)
     return fill(y), after
 
 

@@ -42,7 +42,7 @@ def moving_forward(
     if plan.small and out is None and not save and run is not None:
         # All that follows would take longer than the kernel.
         target = np.empty_like(source)
-        run.kernel.serial(source, target, *NOTHING, *run.arguments, 0, run.parts)
+        run.kernel.entry(0, source, target, *run.unsaved)
         return result_of(target, x, None), None, None
     target = target_of(source, x, out, (source,))
     mean, rstd = statistics_for(x, save)
@@ -102,11 +102,15 @@ def ends_of(windows: Windows, steps: int) -> tuple[int, tuple[int, int, int, int
 
 
 class Run(NamedTuple):
-    """A kernel, its arguments behind the arrays, and into how many parts they divide its work."""
+    """A kernel, its arguments behind the arrays, and into how many parts they divide its work.
+
+    `unsaved` are all arguments of its entry behind x and y if no statistics are to be saved.
+    """
 
     kernel: Kernel
     arguments: tuple[Any, ...]
     parts: int
+    unsaved: tuple[Any, ...]
 
 
 def run_windows(plan: Plan, run: Run | None, arrays: tuple[Any, ...]) -> None:
@@ -149,4 +153,6 @@ def run_of(
         kernel = _sequence_kernel(plan.element_type, inner == 1)
     options = np.array([windows.mean, windows.scale, windows.eps], np.float64)
     numbers = np.array([*plan.shape, groups, count, *first, *sizes], np.int64)
-    return Run(kernel, (numbers, options, parts_of(groups)), parts_of(groups))
+    parts = parts_of(groups)
+    arguments = numbers, options, parts
+    return Run(kernel, arguments, parts, (*NOTHING, *arguments, 0, parts))

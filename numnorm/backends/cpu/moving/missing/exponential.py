@@ -23,10 +23,9 @@ from numnorm.backends.cpu.moving.missing.exponential_kernels import (
 )
 from numnorm.backends.cpu.moving.missing.kept import (
     as_mask,
-    filler,
     gradient_of,
-    kept_of,
     prepared_gradient,
+    selected,
 )
 from numnorm.layouts import MovingLayout
 
@@ -52,7 +51,7 @@ def missing_exponential_forward(
     weighting: Weighting, x: Array, layout: MovingLayout, decay: Decay, out: Any, save: bool
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
-    fill, keep = filler(weighting, x), kept_of(weighting, x)
+    keep, fill = selected(weighting, x)
     past = nothing(layout.outer * layout.inner)
     y, (mean, rstd), _ = run_missing(x, keep, past, layout, decay, out, save)
     fill(y)

@@ -1,5 +1,6 @@
 """Which steps count in moving statistics, and the results of those that do not."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,34 +16,29 @@ HALF = 0.5
 KEEP_ALL = Weighting(keep=None, weights=None, omit=False, fill=0.0, fill_missing=0.0)
 
 
-def kept_of(weighting: Weighting, x: Array) -> Array:
-    """Return which elements of x count."""
-    keep = True if weighting.keep is None else weighting.keep
-    if weighting.omit:
-        keep = keep & ~np.isnan(x)
-    return np.broadcast_to(keep, x.shape)
+def selected(weighting: Weighting, x: Array) -> tuple[Array, Callable[[Any], Any]]:
+    """Return which elements of x count, and a function that fills in the others of a result.
+
+    What `keep` leaves out gets another value than a NaN that is left out. The result may be in the
+    memory of x.
+    """
+    keep, missing = weighting.keep, np.isnan(x) if weighting.omit else None
+
+    def fill(y: Any) -> Any:
+        if missing is not None:
+            np.copyto(y, weighting.fill_missing, where=missing, casting="unsafe")
+        if keep is not None:
+            np.copyto(y, weighting.fill, where=~keep, casting="unsafe")
+        return y
+
+    if missing is None:
+        return np.broadcast_to(True if keep is None else keep, x.shape), fill
+    return ~missing if keep is None else keep & ~missing, fill
 
 
 def as_mask(keep: Array) -> Array:
     """Return a mask as kernels take it."""
     return keep.astype(MASK.storage_dtype, order="C").reshape(-1)
-
-
-def filler(weighting: Weighting, x: Array) -> Any:
-    """Return a function that stores the fill values in a result, which may be in the memory of x.
-
-    What `keep` leaves out gets another value than a NaN that is left out.
-    """
-    missing = np.isnan(x) if weighting.omit else None
-
-    def fill(y: Any) -> Any:
-        if missing is not None:
-            np.copyto(y, weighting.fill_missing, where=missing, casting="unsafe")
-        if weighting.keep is not None:
-            np.copyto(y, weighting.fill, where=~weighting.keep, casting="unsafe")
-        return y
-
-    return fill
 
 
 def prepared_gradient(
@@ -53,7 +49,7 @@ def prepared_gradient(
     The mean of no value is that of a step nearby, so that its distance from x is small.
     """
     statistics = given_statistics(mean, rstd, x)
-    keep = kept_of(weighting, x)
+    keep = selected(weighting, x)[0]
     if out is not None:
         check_out(out, x, "x")
     gradient, x = (a.astype(np.float64, copy=False) for a in in_one_dtype(dy, x))

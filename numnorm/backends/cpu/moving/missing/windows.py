@@ -16,10 +16,9 @@ from numnorm.backends.cpu.moving.arrays import (
 )
 from numnorm.backends.cpu.moving.missing.kept import (
     as_mask,
-    filler,
     gradient_of,
-    kept_of,
     prepared_gradient,
+    selected,
 )
 from numnorm.backends.cpu.moving.missing.window_kernel import make_missing_windows_kernel
 from numnorm.backends.cpu.moving.windows import ends_of, forward_run, run_windows, windows_dx
@@ -33,11 +32,11 @@ def missing_moving_forward(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
     plan, run = forward_run(x.dtype, layout, windows, missing_windows_kernel)
-    fill, mask = filler(weighting, x), as_mask(kept_of(weighting, x))
+    keep, fill = selected(weighting, x)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
     mean, rstd = statistics_for(x, save)
-    run_windows(plan, run, (source, mask, target, mean, rstd))
+    run_windows(plan, run, (source, as_mask(keep), target, mean, rstd))
     y = fill(result_of(target, x, out))
     if not save:
         return y, None, None
