@@ -44,6 +44,18 @@ def threads():
         ("x.h5::/x", "batch_norm", (), {}),
         ("x.zarr", "batch_norm", ("--channel-axis", "0"), {"channel_axis": 0}),
         ("x.zarr", "group_norm", ("--groups", "2"), {"groups": 2}),
+        (
+            "x.zarr",
+            "moving_norm",
+            ("--axis", "0", "--window", "30", "--center"),
+            {"axis": 0, "window": 30, "center": True},
+        ),
+        (
+            "x.npy",
+            "exponential_norm",
+            ("--alpha", "0.1", "--initial", "2"),
+            {"alpha": 0.1, "initial": 2},
+        ),
     ],
 )
 def test_same_bits_as_in_memory(capsys, threads, source, method, options, keywords):
