@@ -23,14 +23,22 @@ _OF_CALLER = _STATISTICS | {
 class HostBackend:
     """The functions of the CPU backend; `result` turns their NumPy arrays into the caller's kind.
 
-    `inner` has the functions: the CPU backend itself, or one with weights.
+    `weighted` has the functions, if that is given: a CPU backend with weights.
 
     As in the CPU backend, x and all arrays in a private format are NumPy arrays.
     """
 
-    def __init__(self, result: Callable[[Any], Any], inner: Any = cpu) -> None:
-        self.result, self.inner = result, inner
+    # A class attribute, so that `inner` can be looked up while a copy is being made.
+    weighted: Any = None
+
+    def __init__(self, result: Callable[[Any], Any], weighted: Any = None) -> None:
+        self.result, self.weighted = result, weighted
         self.statistic = statistics_like(result)
+
+    @property
+    def inner(self) -> Any:
+        """What has the functions. A module could not be copied with what recurrent layers save."""
+        return cpu if self.weighted is None else self.weighted
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self.inner, name)

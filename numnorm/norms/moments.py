@@ -278,13 +278,13 @@ def batch_moments(
 
 def _of_each(after: Moments, function: Callable[[str, Any], Any]) -> Moments:
     """Return moments with the function's result for the name and the array of each field."""
-    arrays = after._asdict()
-    return after._replace(**{f: function(f"after.{f}", a) for f, a in arrays.items() if np.ndim(a)})
+    arrays = {name: array for name, array in after._asdict().items() if np.shape(array)}
+    return after._replace(**{name: function(f"after.{name}", a) for name, a in arrays.items()})
 
 
 def has_counts(moments: Moments) -> bool:
     """Return whether each channel has a count of its own."""
-    return type(moments.count) is not int and np.ndim(moments.count) > 0
+    return type(moments.count) is not int and len(np.shape(moments.count)) > 0
 
 
 def check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> Any:
