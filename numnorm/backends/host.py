@@ -23,21 +23,22 @@ _OF_CALLER = _STATISTICS | {
 class HostBackend:
     """The functions of the CPU backend; `result` turns their NumPy arrays into the caller's kind.
 
-    The functions are the CPU backend's or, if it is given, those of a backend with weights.
+    `weighted` has the functions, if that is given: a CPU backend with weights.
 
     As in the CPU backend, x and all arrays in a private format are NumPy arrays.
     """
 
-    _weighted: Any = None  # copies ask for attributes before they have their own
+    # A class attribute, so that `inner` can be looked up while a copy is being made.
+    weighted: Any = None
 
     def __init__(self, result: Callable[[Any], Any], weighted: Any = None) -> None:
-        self.result, self._weighted = result, weighted
+        self.result, self.weighted = result, weighted
         self.statistic = statistics_like(result)
 
     @property
     def inner(self) -> Any:
-        """The backend with the functions; not an attribute, as modules are not copied."""
-        return self._weighted or cpu
+        """What has the functions. A module could not be copied with what recurrent layers save."""
+        return cpu if self.weighted is None else self.weighted
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self.inner, name)
