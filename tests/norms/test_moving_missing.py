@@ -223,6 +223,22 @@ def test_chunks_of_which_some_have_no_mask(name, number, adjust):
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [1, 2, 7, 8, 60, 300, 700])
+def test_layouts_change_no_byte(window, dtype):
+    x = (RNG.normal(size=(400, 10)) + 3).astype(dtype)
+    keep = RNG.random(x.shape) < 0.7
+    keep[50:90] = False
+    for options in ({}, {"center": True}, {"min_window": min(window, 5)}):
+        # Ten channels are lanes of vectors, one alone and three are not.
+        found = numnorm.moving_norm_forward(x, window, axis=0, where=keep, **options)
+        last = numnorm.moving_norm_forward(x.T.copy(), window, where=keep.T, **options)
+        three = numnorm.moving_norm_forward(x[:, :3], window, axis=0, where=keep[:, :3], **options)
+        for one, two, some in zip(found, last, three, strict=True):
+            np.testing.assert_array_equal(one, two.T)
+            np.testing.assert_array_equal(one[:, :3], some)
+
+
 @pytest.mark.usefixtures("parallel_at_small_sizes")
 @pytest.mark.parametrize("name, number", [("moving_norm", 50), ("exponential_norm", 0.01)])
 @pytest.mark.parametrize("shape", [(4000, 20), (20, 4000)])

@@ -69,7 +69,7 @@ def _make_suffix_sums(added: Callable[..., Any]) -> Callable[..., Any]:
     return suffix_sums
 
 
-def _make_merged() -> Callable[..., Any]:
+def make_merged() -> Callable[..., Any]:
     """Return a compiled ``merged(earlier, before, pivot, sums)``.
 
     It returns a pivot that lies in the window, and the sums of all its steps around it.
@@ -95,7 +95,7 @@ def _make_block(element_type: ElementType, across: bool) -> Callable[..., Any]:
     """
     access = lane_access(element_type, across)
     added = _make_added(access, lane_access(MASK, across).read)
-    suffix_sums, merged = _make_suffix_sums(added), _make_merged()
+    suffix_sums, merged = _make_suffix_sums(added), make_merged()
     outputs, statistics = make_outputs(access), make_statistics()
     load, zeros = make_load(LANES), make_zeros(np.float64, LANES)
 
