@@ -19,7 +19,7 @@ from numnorm.backends.cpu.moving.sequence_kernel import STRETCH, make_copied, ma
 from numnorm.backends.cpu.moving.window_kernels import make_statistics, unpacked
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import reciprocal, where_at_most
-from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add, store
+from numnorm.backends.cpu.simd.vector import load_scalar, make_load, make_zeros, multiply_add, store
 
 # Rows of the table: two sums and a count of the steps of a block up to a step, the same of those of
 # the block before, and the pivots of both.
@@ -36,14 +36,20 @@ def _make_sums() -> Callable[..., Any]:
     load, zero = make_load(1), make_zeros(np.float64, 1)
 
     @inlined
-    def added(table, index, mask, centred, pivot, sums):
+    def added(table, index, mask, pivot, sums):
         first, second, count = sums
         held = load(table, index + mask)
-        value = where_at_most(load(table, index), HALF, held)
-        pivot = where_at_most(pivot, HALF, count) + where_at_most(value * centred, count, 0.0)
-        deviation = where_at_most(value - pivot, HALF, held)
+        deviation = where_at_most(load(table, index) - pivot, HALF, held)
         second = multiply_add(deviation, deviation, second)
-        return pivot, (first + deviation, second, count + held)
+        return first + deviation, second, count + held
+
+    @inlined
+    def nearest(table, at, mask, step, most, centred):
+        """Return the first value that counts, of so many in one direction; 0 if there is none."""
+        i = 0
+        while i < most and load_scalar(table, at + mask + i * step) < HALF:
+            i += 1
+        return load(table, at + i * step) * centred if i < most else zero()
 
     @inlined
     def put_sums(table, place, size, sums):
@@ -55,22 +61,23 @@ def _make_sums() -> Callable[..., Any]:
     def sums(table, places, bounds, centred, size, row):
         at, mask = places
         window, end, earlier = bounds
-        pivot, after = zero(), (zero(), zero(), zero())
-        nearest, before = zero(), (zero(), zero(), zero())
+        after, before = (zero(), zero(), zero()), (zero(), zero(), zero())
+        pivot = nearest(table, at, mask, 1, end, centred)
+        earlier_pivot = nearest(table, at - 1, mask, -1, earlier, centred)
         behind = 3 * size + row + window - 1
         if window == end:
             put_sums(table, behind, size, before)
         for i in range(max(end, earlier)):
             if i < end:
-                pivot, after = added(table, at + i, mask, centred, pivot, after)
+                after = added(table, at + i, mask, pivot, after)
                 put_sums(table, row + i, size, after)
-                store(table, row + i + 6 * size, pivot)
             if i < earlier:
-                nearest, before = added(table, at - 1 - i, mask, centred, nearest, before)
+                before = added(table, at - 1 - i, mask, earlier_pivot, before)
                 if window - 2 - i < end:
                     put_sums(table, behind - 1 - i, size, before)
         for i in range(end):
-            store(table, row + i + 7 * size, nearest)
+            store(table, row + i + 6 * size, pivot)
+            store(table, row + i + 7 * size, earlier_pivot)
 
     return sums
 
