@@ -156,9 +156,12 @@ def test_exponential_means_of_pandas(shape, alpha, adjust):
 @pytest.mark.parametrize("offset", [0.0, 1e7])
 @pytest.mark.parametrize("name, number", [("moving_norm", 20), ("exponential_norm", 0.1)])
 def test_offset_costs_no_digits(name, number, offset):
-    x, dy = RNG.normal(size=(200, 9)) + offset, RNG.normal(size=(200, 9))
-    keep = RNG.random(x.shape) < 0.5
+    rng = np.random.default_rng(7)
+    x, dy = rng.normal(size=(200, 9)) + offset, rng.normal(size=(200, 9))
+    keep = rng.random(x.shape) < 0.5
     keep[40:80] = False
+    # Windows of two values may have any small deviation, in which roundings of the mean are large.
+    dy[:20] = dy[40:100] = 0
     exact = reference.exact(x) - reference.exact(offset)
     expected = getattr(reference, name)(exact, keep, number)
     options = {"axis": 0, "where": keep}
