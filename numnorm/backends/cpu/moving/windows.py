@@ -27,7 +27,6 @@ from numnorm.backends.cpu.moving.sequence_kernel import make_sequence_windows_ke
 from numnorm.layouts import MovingLayout
 
 _gradients_kernel = functools.cache(gradient_kernel.make_window_gradients_kernel)
-_SPECIAL = window_kernels.HEADS + window_kernels.TAILS
 _SPECIAL_OF_GRADIENTS = gradient_kernel.HEADS + gradient_kernel.TAILS
 
 
@@ -155,8 +154,8 @@ def run_of(
     if plan.size == 0 or count <= 0:
         return None
     if plan.across:
-        groups = group_count(plan.shape, count, _SPECIAL, True)
-        kernel = kernels.across(plan.element_type, True)
+        groups = group_count(plan.shape, count, 0, True)
+        kernel = kernels.across(plan.element_type)
     else:
         outer, _, inner = plan.shape
         count = stretch_count(count, sizes[0])
