@@ -25,7 +25,7 @@ from numnorm.backends.cpu.simd.vector import (
     store,
 )
 
-_STRETCH = 512  # The blocks of short windows share the vectors of so many steps.
+STRETCH = 512  # The blocks of short windows share the vectors of so many steps.
 # Rows of the table: sums of the steps of a block up to a step and of their squares, sums of those
 # of the block before that are in the window of the step and of their squares, and pivots.
 _ROWS = 5
@@ -36,7 +36,7 @@ def stretch_count(count: int, window: int) -> int:
 
     The first block is a stretch of its own.
     """
-    return 1 - -(count - 1) // max(1, _STRETCH // window)
+    return 1 - -(count - 1) // max(1, STRETCH // window)
 
 
 def _make_sums() -> Callable[..., Any]:
@@ -78,7 +78,7 @@ def _make_sums() -> Callable[..., Any]:
     return sums
 
 
-def _make_put(element_type: ElementType, adjacent: bool) -> Callable[..., Any]:
+def make_put(element_type: ElementType, adjacent: bool) -> Callable[..., Any]:
     """Return a compiled ``put(arrays, starts, offset, stride, count, results)``.
 
     It stores y, mean and rstd of `count` steps, at most those of a vector.
@@ -115,7 +115,7 @@ def _make_put(element_type: ElementType, adjacent: bool) -> Callable[..., Any]:
     return put
 
 
-def _make_copied(element_type: ElementType, adjacent: bool) -> Callable[..., Any]:
+def make_copied(element_type: ElementType, adjacent: bool) -> Callable[..., Any]:
     """Return a compiled ``copied(x, starts, stride, low, high, table, place)``.
 
     It copies the steps from `low` to `high` of a channel to the table, from the index `place` on,
@@ -185,7 +185,7 @@ def _make_stretch(element_type: ElementType, adjacent: bool) -> Callable[..., An
     ``windows`` are the size of a row, the least length of a window and by how much the next one
     is longer, and the first and the last entry of the rows.
     """
-    statistics, put = make_statistics(), _make_put(element_type, adjacent)
+    statistics, put = make_statistics(), make_put(element_type, adjacent)
     load, numbers_of = make_load(LANES), make_scratch(np.float64, LANES)
 
     @inlined
@@ -216,7 +216,7 @@ def make_sequence_windows_kernel(element_type: ElementType, adjacent: bool) -> K
     The steps of a channel are ``adjacent``, or else have others between them. In place of blocks
     there are stretches: the first block of a channel, and each time some of the others.
     """
-    copied, tables = _make_copied(element_type, adjacent), _make_tables()
+    copied, tables = make_copied(element_type, adjacent), _make_tables()
     stretch, empty = _make_stretch(element_type, adjacent), make_aligned_zeros(np.float64, 1, True)
     scratch = make_scratch(np.int64, LANES)
 
@@ -225,7 +225,7 @@ def make_sequence_windows_kernel(element_type: ElementType, adjacent: bool) -> K
         groups, stretches, anchor, new, begin = blocks
         window, shift, before, after = windows
         _, steps, inner = shape
-        many = max(1, _STRETCH // window)
+        many = max(1, STRETCH // window)
         size = min(window * many, steps) + after + LANES
         table = empty((_ROWS * size + min(window * (many + 1), steps) + LANES,), 0)
         starts = scratch()

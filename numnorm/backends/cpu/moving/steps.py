@@ -11,7 +11,7 @@ from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.memory.host_arrays import Array, check_out
 from numnorm.backends.cpu.moving.arrays import plan_of, statistics_for
 from numnorm.backends.cpu.moving.missing.kept import as_mask, selected
-from numnorm.backends.cpu.moving.missing.windows import missing_windows_kernel
+from numnorm.backends.cpu.moving.missing.windows import MISSING
 from numnorm.backends.cpu.moving.windows import run_of, run_windows
 from numnorm.layouts import MovingLayout
 
@@ -65,7 +65,7 @@ def _step(
         run_windows(plan, run_of(plan, blocks, sizes, windows), (source, target, *statistics))
     else:
         kept = np.concatenate((_kept(state, before), keep), axis=axis)
-        run = run_of(plan, blocks, sizes, windows, missing_windows_kernel)
+        run = run_of(plan, blocks, sizes, windows, MISSING)
         run_windows(plan, run, (source, as_mask(kept), target, *statistics))
         kept = kept[last].copy()
     y = target.view(x.dtype).reshape(together.shape)[_last(layout, layout.steps)]

@@ -19,9 +19,6 @@ from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import inverse_root, make_at_least
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add, store
 
-# Blocks of windows whose lanes are only channels: the first and the last one.
-HEADS, TAILS = 1, 1
-
 
 def _make_suffix_sums(access: LaneAccess) -> Callable[..., Any]:
     """Return a compiled ``suffix_sums(x, starts, stride, count, pivot, table)``.
@@ -84,14 +81,14 @@ def make_outputs(access: LaneAccess) -> Callable[..., Any]:
     return outputs
 
 
-def _make_block(element_type: ElementType, across: bool) -> Callable[..., Any]:
+def _make_block(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``block(arrays, starts, stride, windows, growing, options, table)``.
 
     It normalizes by the windows around one anchor. ``windows`` are the window, the first and the
     last step, from the anchor on, at which a window ends, the distance from that step to the
     window's output, and how many more steps have the first and the last window.
     """
-    access = lane_access(element_type, across)
+    access = lane_access(element_type, True)
     suffix_sums, statistics = _make_suffix_sums(access), make_statistics()
     outputs, read = make_outputs(access), access.read
     load, zeros = make_load(LANES), make_zeros(np.float64, LANES)
@@ -133,7 +130,7 @@ def unpacked(numbers, options):
     return shape, blocks, windows, (options[0], options[1], options[2])
 
 
-def make_windows_kernel(element_type: ElementType, across: bool) -> Kernel:
+def make_windows_kernel(element_type: ElementType) -> Kernel:
     """Return a kernel ``(x, y, mean, rstd, numbers, options, parts)``.
 
     The arrays are flat; mean and rstd have no elements if they are not to be saved. ``numbers`` are
@@ -144,8 +141,8 @@ def make_windows_kernel(element_type: ElementType, across: bool) -> Kernel:
     and how many more steps share the first and the last window. ``options`` are 1 or 0 for whether
     the mean is subtracted, and whether to divide, and epsilon. The groups are divided into `parts`.
     """
-    block = _make_block(element_type, across)
-    locate = make_locate(across, HEADS, TAILS)
+    block = _make_block(element_type)
+    locate = make_locate(True, 0, 0)
     zeros, scratch = make_aligned_zeros(np.float64, 1), make_scratch(np.int64, LANES)
 
     def kernel(x, y, mean, rstd, numbers, options, parts, first, last):
@@ -169,5 +166,4 @@ def make_windows_kernel(element_type: ElementType, across: bool) -> Kernel:
             block((x, y, mean, rstd), starts, stride, of_block, growing, options, table)
         release(table)
 
-    name = f"moving.windows.{'across' if across else 'along'}.{element_type.name}"
-    return make_kernel(name, kernel)
+    return make_kernel(f"moving.windows.{element_type.name}", kernel)

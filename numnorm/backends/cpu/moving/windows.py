@@ -26,11 +26,21 @@ from numnorm.backends.cpu.moving.lanes import group_count
 from numnorm.backends.cpu.moving.sequence_kernel import make_sequence_windows_kernel, stretch_count
 from numnorm.layouts import MovingLayout
 
-_windows_kernel = functools.cache(window_kernels.make_windows_kernel)
-_sequence_kernel = functools.cache(make_sequence_windows_kernel)
 _gradients_kernel = functools.cache(gradient_kernel.make_window_gradients_kernel)
-_SPECIAL = window_kernels.HEADS + window_kernels.TAILS
 _SPECIAL_OF_GRADIENTS = gradient_kernel.HEADS + gradient_kernel.TAILS
+
+
+class Kernels(NamedTuple):
+    """Cached makers of kernels of adjacent channels, and of those along one channel."""
+
+    across: Callable[..., Kernel]
+    along: Callable[..., Kernel]
+
+
+PLAIN = Kernels(
+    functools.cache(window_kernels.make_windows_kernel),
+    functools.cache(make_sequence_windows_kernel),
+)
 
 
 def moving_forward(
@@ -124,12 +134,12 @@ def forward_run(
     dtype: Any,
     layout: MovingLayout,
     windows: Windows,
-    kernel_of: Callable[..., Kernel] | None = None,
+    kernels: Kernels = PLAIN,
 ) -> tuple[Plan, Run | None]:
     """Return the plan of a whole array, and what runs for its windows."""
     plan = plan_of(dtype, layout)
     begin, sizes = ends_of(windows, layout.steps)
-    return plan, run_of(plan, (0, 1, begin), sizes, windows, kernel_of)
+    return plan, run_of(plan, (0, 1, begin), sizes, windows, kernels)
 
 
 def run_of(
@@ -137,20 +147,20 @@ def run_of(
     first: tuple[int, int, int],
     sizes: tuple[int, int, int, int],
     windows: Windows,
-    kernel_of: Callable[..., Kernel] | None = None,
+    kernels: Kernels = PLAIN,
 ) -> Run | None:
     """Return what runs; `first` are the anchor, whether it is new, and the first end."""
     count = -(-(plan.shape[1] - first[0]) // sizes[0])
     if plan.size == 0 or count <= 0:
         return None
-    if plan.across or kernel_of is not None:
-        groups = group_count(plan.shape, count, _SPECIAL, plan.across)
-        kernel = (kernel_of or _windows_kernel)(plan.element_type, plan.across)
+    if plan.across:
+        groups = group_count(plan.shape, count, 0, True)
+        kernel = kernels.across(plan.element_type)
     else:
         outer, _, inner = plan.shape
         count = stretch_count(count, sizes[0])
         groups = outer * inner * count
-        kernel = _sequence_kernel(plan.element_type, inner == 1)
+        kernel = kernels.along(plan.element_type, inner == 1)
     options = np.array([windows.mean, windows.scale, windows.eps], np.float64)
     numbers = np.array([*plan.shape, groups, count, *first, *sizes], np.int64)
     parts = parts_of(groups)

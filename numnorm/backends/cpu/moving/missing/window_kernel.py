@@ -16,8 +16,6 @@ from numnorm.backends.cpu.memory.borrowed import make_scratch
 from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
 from numnorm.backends.cpu.moving.missing.kept import HALF, MASK
 from numnorm.backends.cpu.moving.window_kernels import (
-    HEADS,
-    TAILS,
     make_outputs,
     make_statistics,
     unpacked,
@@ -69,7 +67,7 @@ def _make_suffix_sums(added: Callable[..., Any]) -> Callable[..., Any]:
     return suffix_sums
 
 
-def _make_merged() -> Callable[..., Any]:
+def make_merged() -> Callable[..., Any]:
     """Return a compiled ``merged(earlier, before, pivot, sums)``.
 
     It returns a pivot that lies in the window, and the sums of all its steps around it.
@@ -88,14 +86,14 @@ def _make_merged() -> Callable[..., Any]:
     return merged
 
 
-def _make_block(element_type: ElementType, across: bool) -> Callable[..., Any]:
+def _make_block(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``block(arrays, keep, starts, stride, windows, growing, options, table)``.
 
     It normalizes by the windows around one anchor. ``windows`` are those of full windows.
     """
-    access = lane_access(element_type, across)
-    added = _make_added(access, lane_access(MASK, across).read)
-    suffix_sums, merged = _make_suffix_sums(added), _make_merged()
+    access = lane_access(element_type, True)
+    added = _make_added(access, lane_access(MASK, True).read)
+    suffix_sums, merged = _make_suffix_sums(added), make_merged()
     outputs, statistics = make_outputs(access), make_statistics()
     load, zeros = make_load(LANES), make_zeros(np.float64, LANES)
 
@@ -124,14 +122,14 @@ def _make_block(element_type: ElementType, across: bool) -> Callable[..., Any]:
     return block
 
 
-def make_missing_windows_kernel(element_type: ElementType, across: bool) -> Kernel:
+def make_missing_windows_kernel(element_type: ElementType) -> Kernel:
     """Return a kernel ``(x, keep, y, mean, rstd, numbers, options, parts)``.
 
     ``keep`` is 1 for each step that counts, or else 0, of the size of x. The other arguments are
     those of the kernel of `make_windows_kernel`. The statistics of windows of nothing are NaN.
     """
-    block = _make_block(element_type, across)
-    locate = make_locate(across, HEADS, TAILS)
+    block = _make_block(element_type)
+    locate = make_locate(True, 0, 0)
     zeros, scratch = make_aligned_zeros(np.float64, 1), make_scratch(np.int64, LANES)
 
     def kernel(x, keep, y, mean, rstd, numbers, options, parts, first, last):
@@ -155,5 +153,4 @@ def make_missing_windows_kernel(element_type: ElementType, across: bool) -> Kern
             block((x, y, mean, rstd), keep, starts, stride, of_block, growing, options, table)
         release(table)
 
-    name = f"moving.missing_windows.{'across' if across else 'along'}.{element_type.name}"
-    return make_kernel(name, kernel)
+    return make_kernel(f"moving.missing_windows.{element_type.name}", kernel)

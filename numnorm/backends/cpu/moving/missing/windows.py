@@ -20,18 +20,27 @@ from numnorm.backends.cpu.moving.missing.kept import (
     prepared_gradient,
     selected,
 )
+from numnorm.backends.cpu.moving.missing.sequence_kernel import make_missing_sequences_kernel
 from numnorm.backends.cpu.moving.missing.window_kernel import make_missing_windows_kernel
-from numnorm.backends.cpu.moving.windows import ends_of, forward_run, run_windows, windows_dx
+from numnorm.backends.cpu.moving.windows import (
+    Kernels,
+    ends_of,
+    forward_run,
+    run_windows,
+    windows_dx,
+)
 from numnorm.layouts import MovingLayout
 
-missing_windows_kernel = functools.cache(make_missing_windows_kernel)
+MISSING = Kernels(
+    functools.cache(make_missing_windows_kernel), functools.cache(make_missing_sequences_kernel)
+)
 
 
 def missing_moving_forward(
     weighting: Weighting, x: Array, layout: MovingLayout, windows: Windows, out: Any, save: bool
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
-    plan, run = forward_run(x.dtype, layout, windows, missing_windows_kernel)
+    plan, run = forward_run(x.dtype, layout, windows, MISSING)
     keep, fill = selected(weighting, x)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))

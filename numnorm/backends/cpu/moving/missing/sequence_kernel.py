@@ -1,0 +1,179 @@
+"""The kernel of moving windows along one channel at a time, in which steps are missing.
+
+It is to the kernel of adjacent channels with missing steps what `sequence_kernel` is to that
+without: the same operations, of which the sums go from step to step.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
+from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
+from numnorm.backends.cpu.memory.borrowed import make_scratch
+from numnorm.backends.cpu.moving.lanes import LANES
+from numnorm.backends.cpu.moving.missing.kept import HALF, MASK
+from numnorm.backends.cpu.moving.missing.window_kernel import make_merged
+from numnorm.backends.cpu.moving.sequence_kernel import STRETCH, make_copied, make_put
+from numnorm.backends.cpu.moving.window_kernels import make_statistics, unpacked
+from numnorm.backends.cpu.simd.element_type import ElementType
+from numnorm.backends.cpu.simd.functions import reciprocal, where_at_most
+from numnorm.backends.cpu.simd.vector import load_scalar, make_load, make_zeros, multiply_add, store
+
+# Rows of the table: two sums and a count of the steps of a block up to a step, the same of those of
+# the block before, and the pivots of both.
+_ROWS = 8
+
+
+def _make_sums() -> Callable[..., Any]:
+    """Return a compiled ``sums(table, places, bounds, centred, size, row)``.
+
+    It stores the sums and pivots of one block from index `row` on of the rows of the table.
+    ``places`` are the index of the anchor, and from there to its place in the mask. ``bounds`` are
+    those of the sums without missing steps.
+    """
+    load, zero = make_load(1), make_zeros(np.float64, 1)
+
+    @inlined
+    def added(table, index, mask, pivot, sums):
+        first, second, count = sums
+        held = load(table, index + mask)
+        deviation = where_at_most(load(table, index) - pivot, HALF, held)
+        second = multiply_add(deviation, deviation, second)
+        return first + deviation, second, count + held
+
+    @inlined
+    def nearest(table, at, mask, step, most, centred):
+        """Return the first value that counts, of so many in one direction; 0 if there is none."""
+        i = 0
+        while i < most and load_scalar(table, at + mask + i * step) < HALF:
+            i += 1
+        return load(table, at + i * step) * centred if i < most else zero()
+
+    @inlined
+    def put_sums(table, place, size, sums):
+        store(table, place, sums[0])
+        store(table, place + size, sums[1])
+        store(table, place + 2 * size, sums[2])
+
+    @inlined
+    def sums(table, places, bounds, centred, size, row):
+        at, mask = places
+        window, end, earlier = bounds
+        after, before = (zero(), zero(), zero()), (zero(), zero(), zero())
+        pivot = nearest(table, at, mask, 1, end, centred)
+        earlier_pivot = nearest(table, at - 1, mask, -1, earlier, centred)
+        behind = 3 * size + row + window - 1
+        if window == end:
+            put_sums(table, behind, size, before)
+        for i in range(max(end, earlier)):
+            if i < end:
+                after = added(table, at + i, mask, pivot, after)
+                put_sums(table, row + i, size, after)
+            if i < earlier:
+                before = added(table, at - 1 - i, mask, earlier_pivot, before)
+                if window - 2 - i < end:
+                    put_sums(table, behind - 1 - i, size, before)
+        for i in range(end):
+            store(table, row + i + 6 * size, pivot)
+            store(table, row + i + 7 * size, earlier_pivot)
+
+    return sums
+
+
+def _make_tables() -> Callable[..., Any]:
+    """Return a compiled ``tables(table, size, places, windows, centred)``.
+
+    It fills the rows of a stretch, as the function of this name without missing steps does.
+    """
+    sums, zeros = _make_sums(), make_zeros(np.float64, LANES)
+
+    @inlined
+    def tables(table, size, places, windows, centred):
+        window, growing, begin, end, before, after = windows
+        at, mask = places
+        for number in range((end + window - 1) // window):
+            row = number * window
+            own = min(window, end - row)
+            earlier = 0 if growing else window - 1 - (begin if row == 0 else 0)
+            sums(table, (at + row, mask), (window, own, earlier), centred, size, row)
+        if growing:
+            for row in range(3, 6):
+                for i in range(0, end, LANES):
+                    store(table, row * size + i, zeros())
+        for row in range(_ROWS):
+            for i in range(before):
+                table[row * size + begin - before + i] = table[row * size + begin]
+            for i in range(after):
+                table[row * size + end + i] = table[row * size + end - 1]
+
+    return tables
+
+
+def _make_stretch(element_type: ElementType, adjacent: bool) -> Callable[..., Any]:
+    """Return a compiled ``stretch(arrays, starts, stride, step, at, table, entries, options)``.
+
+    It normalizes the steps from `step` on, which are in the table from the index `at` on.
+    ``entries`` are the size of a row, and the first and the last entry of the rows.
+    """
+    statistics, merged = make_statistics(), make_merged()
+    put, load = make_put(element_type, adjacent), make_load(LANES)
+
+    @inlined
+    def loaded(table, place, size):
+        return load(table, place), load(table, place + size), load(table, place + 2 * size)
+
+    @inlined
+    def stretch(arrays, starts, stride, step, at, table, entries, options):
+        size, begin, end = entries
+        for i in range(begin, end, LANES):
+            own, before = loaded(table, i, size), loaded(table, 3 * size + i, size)
+            nearest, pivot = load(table, 7 * size + i), load(table, 6 * size + i)
+            pivot, (first, second, count) = merged(nearest, before, pivot, own)
+            mean, rstd = statistics(first, second, reciprocal(count), options)
+            lanes = ((load(table, at + i) - pivot) - mean) * rstd
+            offset, some = (step + i) * stride, min(LANES, end - i)
+            put(arrays, starts, offset, stride, some, (lanes, pivot + mean, rstd))
+
+    return stretch
+
+
+def make_missing_sequences_kernel(element_type: ElementType, adjacent: bool) -> Kernel:
+    """Return a kernel with the arguments of that of `make_missing_windows_kernel`.
+
+    `adjacent` and the groups are those of the kernel of `make_sequence_windows_kernel`.
+    """
+    copied, copied_mask = make_copied(element_type, adjacent), make_copied(MASK, adjacent)
+    tables, stretch = _make_tables(), _make_stretch(element_type, adjacent)
+    empty, scratch = make_aligned_zeros(np.float64, 1, True), make_scratch(np.int64, LANES)
+
+    def kernel(x, keep, y, mean, rstd, numbers, options, parts, first, last):
+        shape, blocks, windows, options = unpacked(numbers, options)
+        groups, stretches, anchor, new, begin = blocks
+        window, shift, before, after = windows
+        _, steps, inner = shape
+        many = max(1, STRETCH // window)
+        size = min(window * many, steps) + after + LANES
+        span = min(window * (many + 1), steps) + LANES
+        table = empty((_ROWS * size + 2 * span,), 0)
+        starts = scratch()
+        for group in range(groups * first // parts, groups * last // parts):
+            channel, k = group // stretches, group % stretches
+            for lane in range(LANES):
+                starts[lane] = channel // inner * steps * inner + channel % inner + lane * inner
+            start = anchor + (0 if k == 0 else window * (1 + (k - 1) * many))
+            end = min(window if k == 0 else many * window, steps - start)
+            low = max(0, start - window)
+            place = _ROWS * size
+            at = start + copied(x, starts, inner, low, start + end, table, place)
+            copied_mask(keep, starts, inner, low, start + end, table, place + span)
+            own, growing = begin if k == 0 else 0, (new == 1) & (k == 0)
+            more = before if k == 0 else 0, after if k == stretches - 1 else 0
+            tables(table, size, (at, span), (window, growing, own, end, *more), options[0])
+            arrays, entries = (x, y, mean, rstd), (size, own - more[0], end + more[1])
+            stretch(arrays, starts, inner, start + shift, at + shift, table, entries, options)
+        release(table)
+
+    name = f"moving.missing_sequences.{'adjacent' if adjacent else 'apart'}.{element_type.name}"
+    return make_kernel(name, kernel)
