@@ -46,19 +46,19 @@ class WeightedBackend:
     def update_running(
         self, running: tuple[Any, Any], mean: Any, variance: Any, divisor: float, momentum: float
     ) -> None:
-        """Move running statistics; those of a channel with too few values stay as they are.
+        """Move the mean of each channel that has weight, and the variance that can be corrected.
 
         The correction of the variance is ``1 - divisor``.
         """
         total, correction = self._total, 1.0 - divisor
-        seen = total > correction
-        unbiased = variance * (total / np.where(seen, total - correction, 1.0))
-        new = np.where(seen, mean, 0.0), np.where(seen, unbiased, 0.0)
+        seen, corrected = total > 0.0, total > correction
+        unbiased = variance * (total / np.where(corrected, total - correction, 1.0))
+        new = np.where(seen, mean, 0.0), np.where(corrected, unbiased, 0.0)
         moved = np.array(running[0], np.float64), np.array(running[1], np.float64)
         cpu.update_running(moved, *new, 1.0, momentum)
-        for array, values in zip(running, moved, strict=True):
+        for array, values, moves in zip(running, moved, (seen, corrected), strict=True):
             with np.errstate(over="ignore"):  # a variance may leave the range of float32
-                np.copyto(array, values, where=seen, casting="same_kind")
+                np.copyto(array, values, where=moves, casting="same_kind")
 
     def column_forward(self, *arguments: Any) -> tuple[Any, Any]:
         """Return what `ColumnBackend.column_forward` returns."""

@@ -124,6 +124,20 @@ def test_nothing_is_left():
     np.testing.assert_array_equal(w[0], [0, 0])
 
 
+@pytest.mark.parametrize("weights", [[0.2, 0.3, 0.5], [0.5, 0.0, 0.0]])
+def test_a_running_variance_without_a_divisor_stays(rng, weights):
+    """The running mean moves by the weighted mean; the variance has no unbiased estimate."""
+    x, mean, var = rng.normal(size=(3, 4)), np.zeros(4), np.full(4, 3.0)
+    numnorm.batch_norm(x, running_mean=mean, running_var=var, weights=weights, momentum=0.5)
+    np.testing.assert_allclose(mean, 0.5 * np.average(x, axis=0, weights=weights), rtol=1e-14)
+    np.testing.assert_array_equal(var, 3.0)
+    numnorm.batch_norm(
+        x, running_mean=mean, running_var=var, weights=weights, momentum=0.5, unbiased=False
+    )
+    biased = np.average((x - np.average(x, axis=0, weights=weights)) ** 2, axis=0, weights=weights)
+    np.testing.assert_allclose(var, 1.5 + 0.5 * biased, rtol=1e-14)
+
+
 def test_running_statistics_count_what_is_left(rng):
     x, keep = rng.normal(size=(6, 4)), rng.random((6, 4)) < 0.6
     keep[:, 2], keep[:, 3] = False, np.arange(6) == 1  # nothing is left, and a single value
@@ -131,7 +145,9 @@ def test_running_statistics_count_what_is_left(rng):
     mean, variance = rng.normal(size=4), rng.random(4)
     running = {"running_mean": mean.copy(), "running_var": variance.copy()}
     numnorm.batch_norm(x, where=keep, momentum=0.25, **running)
-    np.testing.assert_array_equal(running["running_mean"][2:], mean[2:])
+    np.testing.assert_array_equal(running["running_mean"][2], mean[2])
+    expected = 0.75 * mean[3] + 0.25 * x[1, 3]
+    np.testing.assert_allclose(running["running_mean"][3], expected, **CLOSE)
     np.testing.assert_array_equal(running["running_var"][2:], variance[2:])
     for c in (0, 1):
         values = x[keep[:, c], c]
