@@ -52,7 +52,7 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
     _, x = backend_for(arguments[name], name)
     keep = _where(others.get("where"), x.shape, name)
     if policy == "raise":
-        _check_no_nan(x, keep)
+        _check_no_nan(name, x, keep)
     weights = _weights(others.get("weights"), x.shape, name, arguments, function)
     weighting = Weighting(keep, weights, policy == "omit", *_fills(others.get("fill")))
     if keep is not None or weights is not None or weighting.omit:
@@ -84,11 +84,11 @@ def _where(value: Any, shape: Shape, name: str) -> Any:
     return keep
 
 
-def _check_no_nan(x: Any, keep: Any) -> None:
+def _check_no_nan(name: str, x: Any, keep: Any) -> None:
     """Raise if a value that counts is NaN."""
     missing = np.isnan(x)
     if np.any(missing if keep is None else missing & keep):
-        raise ValueError("The input contains nan values")
+        raise ValueError(f"{name} must not contain NaN, as nan_policy is 'raise'")
 
 
 def _weights(

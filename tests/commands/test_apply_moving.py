@@ -109,7 +109,7 @@ def test_missing_values(capsys, method, keywords):
     np.save("x.npy", x)
     Path("y.npy").unlink()
     words = ("x.npy", "y.npy", *words_of(keywords), "--nan-policy", "raise", "--block-size", TINY)
-    said = "numnorm apply: error: The input contains nan values\n"
+    said = "numnorm apply: error: x must not contain NaN, as nan_policy is 'raise'\n"
     assert apply(capsys, method, *words) == (2, said)
     assert not Path("y.npy").exists()
 

@@ -78,7 +78,7 @@ def test_a_nan_is_an_error_of_its_block():
         numnorm.layer_norm(x, nan_policy="raise"),
         numnorm.moving_norm(x, 2, nan_policy="raise"),
     ):
-        with pytest.raises(ValueError, match=r"^The input contains nan values$"):
+        with pytest.raises(ValueError, match=r"^x must not contain NaN, as nan_policy is 'raise'$"):
             result.compute(scheduler="synchronous")
 
 

@@ -301,6 +301,17 @@ def test_moving_norms_are_on_the_host_alone(name, library):
         function(*given, 1)
 
 
+@pytest.mark.parametrize("keywords", [{"where": True}, {"nan_policy": "omit"}, {"weights": 1.0}])
+def test_missing_values_are_on_the_host_alone(keywords, library):
+    (keyword,) = keywords
+    for name in ("layer_norm", "batch_norm", "batch_moments", "moving_norm"):
+        if (name, keyword) == ("moving_norm", "weights"):
+            continue
+        window = (2,) if name == "moving_norm" else ()
+        with pytest.raises(NotImplementedError, match=f"^{keyword} is not there on a device yet$"):
+            getattr(numnorm, name)(library.take(X), *window, **keywords)
+
+
 def test_no_module_hides_a_function():
     modules = {module.name for module in pkgutil.iter_modules(cuda.__path__)}
     assert not modules & set(dir(Backend))
