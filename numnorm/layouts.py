@@ -96,7 +96,8 @@ class ColumnLayout:
 class MovingLayout:
     """An array ``(outer, steps, inner)`` whose statistics move along the steps.
 
-    A channel is one of the ``outer * inner`` sequences.
+    A channel is one of the ``outer * inner`` sequences. Layouts are compared by identity:
+    `sequences_by` gives the only one with these values.
     """
 
     outer: int
@@ -194,7 +195,13 @@ def moving_layout(shape: Shape, axis: Any) -> MovingLayout:
     _check_ndim("x", shape, 1)
     number = _normalized_axis(axis, len(shape), "axis")
     outer, inner = math.prod(shape[:number]), math.prod(shape[number + 1 :])
-    return MovingLayout(outer, shape[number], inner, number)
+    return sequences_by(outer, shape[number], inner, number)
+
+
+@functools.lru_cache(maxsize=1024)
+def sequences_by(outer: int, steps: int, inner: int, axis: int) -> MovingLayout:
+    """Return the only `MovingLayout` with these values."""
+    return MovingLayout(outer, steps, inner, axis)
 
 
 def vector_layout(shape: Shape, axis: Any) -> RowLayout:

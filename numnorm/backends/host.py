@@ -121,7 +121,9 @@ class HostBackend:
         """Return dx, dgamma, dbeta."""
         target, weight = writable_view("out", out), _plain("gamma", gamma)
         given = _plain("dy", dy), x, _plain("mean", mean), _plain("rstd", rstd)
-        dx, *gradients = self.inner.column_backward(*given, weight, layout, detached, target, sums)
+        of_all = () if sums is None else (sums,)  # a backend with weights takes none
+        options = layout, detached, target, *of_all
+        dx, *gradients = self.inner.column_backward(*given, weight, *options)
         return self._in_out(dx, out), *_made(self.result, gradients)
 
     def moving_forward(

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from numnorm.arguments import check_eps, check_flag, check_integer, check_number
 from numnorm.array_types import Array, ArrayLike, Input, Omitting, OmittingFilling
-from numnorm.backends.contract.moving import Decay, ExponentialState
+from numnorm.backends.contract.moving import Decay, ExponentialState, decay_by
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.resolve_axis import resolve_moving
 from numnorm.norms.results import Normalized
@@ -263,4 +263,4 @@ def _decay(alpha: Any, adjust: Any, initial: Any, eps: Any) -> Decay:
     if number == 0.0:
         raise ValueError("alpha must be above 0, got 0")
     first = check_integer("initial", initial, 0)
-    return Decay(number, check_flag("adjust", adjust), first, check_eps(eps))
+    return decay_by(number, check_flag("adjust", adjust), first, check_eps(eps))

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from numnorm.arguments import check_eps, check_flag, check_integer
 from numnorm.array_types import Array, ArrayLike, Input, Omitting, OmittingFilling
-from numnorm.backends.contract.moving import MovingState, Windows
+from numnorm.backends.contract.moving import MovingState, Windows, windows_by
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.resolve_axis import resolve_moving
 from numnorm.norms.results import Normalized
@@ -292,4 +292,4 @@ def _windows(
     mean, scale = check_flag("subtract_mean", subtract_mean), check_flag("scale", scale)
     if not mean and not scale:
         raise ValueError("subtract_mean and scale must not both be False")
-    return Windows(window, check_flag("center", center), least, mean, scale, check_eps(eps))
+    return windows_by(window, check_flag("center", center), least, mean, scale, check_eps(eps))

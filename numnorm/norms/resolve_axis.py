@@ -57,7 +57,7 @@ def resolve_moving(
 def _known_moving(
     shape: Any, dtype: np.dtype[Any], axis: Any, checked: Callable[..., Any], *options: Any
 ) -> tuple[Any, MovingLayout, Any]:
-    """Return the same without x for a NumPy array that needs no conversion."""
+    """Return backend, sequences and options for a NumPy array that needs no conversion."""
     if result_dtype("x", dtype) != dtype:
         raise TypeError("converted")
     return backend_of(np.ndarray), moving_layout(shape, axis), checked(*options)

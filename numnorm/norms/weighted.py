@@ -62,7 +62,7 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
 
 @functools.cache
 def _parameters(function: Callable[..., Any]) -> frozenset[str]:
-    """Return the names of a function's parameters."""
+    """Return a function's parameters, with the keywords of `**others` that its signature shows."""
     return frozenset(inspect.signature(function).parameters)
 
 

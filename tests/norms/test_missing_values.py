@@ -417,6 +417,18 @@ def test_arrays_of_other_libraries(rng):
         for got, expected in zip(function(own, **options), function(x, **plain), strict=True):
             assert type(got) is type(own)
             np.testing.assert_array_equal(np.from_dlpack(got), expected)
+    dy = rng.normal(size=x.shape)
+    for name in ("layer_norm", "batch_norm"):
+        found = []
+        for array in (x, own):
+            as_own = strict.asarray if array is own else np.asarray
+            _, mean, rstd = getattr(numnorm, f"{name}_forward")(
+                array, where=keep, nan_policy="omit"
+            )
+            backward = getattr(numnorm, f"{name}_backward")
+            given = as_own(dy), array, mean, rstd
+            found.append(backward(*given, where=as_own(keep), nan_policy="omit").dx)
+        np.testing.assert_array_equal(np.from_dlpack(found[1]), found[0])
     moments = numnorm.batch_moments(own, nan_policy="omit")
     total = moments.merge(moments)
     assert {type(a) for a in (*total, total.variance(), total.std(1))} == {type(own)}

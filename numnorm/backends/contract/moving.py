@@ -1,6 +1,7 @@
 """Moving norms: their windows and weights, the state of a stream, the functions of a backend."""
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple, Protocol
 
 from numnorm.layouts import MovingLayout
@@ -10,7 +11,7 @@ from numnorm.layouts import MovingLayout
 class Windows:
     """The windows of a moving norm, and what it does with their statistics.
 
-    They compare by identity, which makes them fast keys.
+    They are compared and hashed by identity: `windows_by` gives the only object with these values.
 
     Attributes
     ----------
@@ -34,9 +35,19 @@ class Windows:
     eps: float
 
 
+@functools.lru_cache(maxsize=1024)
+def windows_by(
+    window: int, center: bool, min_window: int, mean: bool, scale: bool, eps: float
+) -> Windows:
+    """Return the only `Windows` with these values."""
+    return Windows(window, center, min_window, mean, scale, eps)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Decay:
-    """The weights of an exponential norm, which compare by identity.
+    """The weights of an exponential norm.
+
+    They are compared and hashed by identity: `decay_by` gives the only object with these values.
 
     Attributes
     ----------
@@ -54,6 +65,12 @@ class Decay:
     adjust: bool
     initial: int
     eps: float
+
+
+@functools.lru_cache(maxsize=1024)
+def decay_by(alpha: float, adjust: bool, initial: int, eps: float) -> Decay:
+    """Return the only `Decay` with these values."""
+    return Decay(alpha, adjust, initial, eps)
 
 
 class MovingState(NamedTuple):

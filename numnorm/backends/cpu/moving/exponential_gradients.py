@@ -115,8 +115,8 @@ def make_exponential_gradients_kernel(
     @inlined
     def steps_of(arrays, dx, shares, starts, steps, stride, initial, eps, table):
         dy, x, means, rstds = arrays
-        # Sums of later steps, times -2 and -1. Written products and sums may or may not be
-        # contracted, so that lanes along and across would differ.
+        # -2 V and -M of docs/norms/moving.md. Each `multiply_add` is written out: LLVM may contract
+        # `a * b + c` in one of the two kernels and not in the other, and their bytes would differ.
         of_variance, of_mean = zeros(), zeros()
         kept = 1.0 - share_of(shares, starts, steps - 1, (steps - 1) * stride)
         for back in range(steps - initial):

@@ -13,7 +13,7 @@ from numnorm.backends.cpu.moving.arrays import plan_of, statistics_for
 from numnorm.backends.cpu.moving.missing.kept import as_mask, selected
 from numnorm.backends.cpu.moving.missing.windows import MISSING
 from numnorm.backends.cpu.moving.windows import run_of, run_windows
-from numnorm.layouts import MovingLayout
+from numnorm.layouts import MovingLayout, sequences_by
 
 
 def moving_step(
@@ -53,7 +53,7 @@ def _step(
     steps, held = done + layout.steps, before.shape[axis]
     together = np.concatenate((before, x), axis=axis)
     last = _last(layout, min(window - 1, steps))
-    whole = MovingLayout(layout.outer, held + layout.steps, layout.inner, axis)
+    whole = sequences_by(layout.outer, held + layout.steps, layout.inner, axis)
     plan = plan_of(together.dtype, whole)
     source = plan.flat(together)
     target, statistics = np.empty_like(source), statistics_for(x, False)

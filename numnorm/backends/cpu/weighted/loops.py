@@ -15,7 +15,7 @@ from numnorm.backends.cpu.simd.vector import make_load, reduce_sum
 
 LANES = 128
 _REGISTER = 8
-# A pivot this many deviations from the mean costs sums in float64 four bits.
+# A pivot whose squared distance from the mean is this many variances costs sums four bits.
 _FARTHEST = 16.0
 # A mean square between these lost no digits to underflow and did not overflow.
 _SMALLEST, _LARGEST = 1e-280, 1e280

@@ -116,7 +116,7 @@ def _make_block(element_type: ElementType) -> Callable[..., Any]:
                 mean, rstd = statistics(first, second, reciprocal(count), options)
                 low = i + shift - (before if i == begin else 0)
                 high = i + shift + 1 + (after if i == end - 1 else 0)
-                unknown = low - 1, first
+                unknown = low - 1, first  # no step of the range is known: `first` is any vector
                 outputs(arrays, starts, stride, (low, high), unknown, own, mean, rstd)
 
     return block
