@@ -149,8 +149,8 @@ def _make_tables() -> Callable[..., Any]:
     """Return a compiled ``tables(table, size, at, windows, centred)``.
 
     It fills the rows of a stretch whose first step is at the index `at`. ``windows`` are the
-    window, whether it still grows, the first and the last step of the stretch at which a window
-    ends, and how many more steps before and behind them have the first and the last window.
+    window, whether it still grows, the first step of the stretch at which a window ends and the
+    one after the last, and how many more steps before and behind them have the first and the last window.
     """
     sums, zeros = _make_sums(), make_zeros(np.float64, LANES)
 
@@ -183,7 +183,7 @@ def _make_stretch(element_type: ElementType, adjacent: bool) -> Callable[..., An
 
     It normalizes the steps from `step` on, which are in the table from the index `at` on.
     ``windows`` are the size of a row, the least length of a window and by how much the next one
-    is longer, and the first and the last entry of the rows.
+    is longer, the first entry of the rows, and the one after the last.
     """
     statistics, put = make_statistics(), make_put(element_type, adjacent)
     load, numbers_of = make_load(LANES), make_scratch(np.float64, LANES)

@@ -84,9 +84,9 @@ def make_outputs(access: LaneAccess) -> Callable[..., Any]:
 def _make_block(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``block(arrays, starts, stride, windows, growing, options, table)``.
 
-    It normalizes by the windows around one anchor. ``windows`` are the window, the first and the
-    last step, from the anchor on, at which a window ends, the distance from that step to the
-    window's output, and how many more steps have the first and the last window.
+    It normalizes by the windows around one anchor. ``windows`` are the window, the first
+    step, from the anchor on, at which a window ends and the one after the last, the distance from
+    the end of a window to its output, and how many more steps have the first and the last window.
     """
     access = lane_access(element_type, True)
     suffix_sums, statistics = _make_suffix_sums(access), make_statistics()

@@ -115,7 +115,7 @@ def _make_stretch(element_type: ElementType, adjacent: bool) -> Callable[..., An
     """Return a compiled ``stretch(arrays, starts, stride, step, at, table, entries, options)``.
 
     It normalizes the steps from `step` on, which are in the table from the index `at` on.
-    ``entries`` are the size of a row, and the first and the last entry of the rows.
+    ``entries`` are the size of a row, the first entry of the rows, and the one after the last.
     """
     statistics, merged = make_statistics(), make_merged()
     put, load = make_put(element_type, adjacent), make_load(LANES)
