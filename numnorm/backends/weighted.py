@@ -5,9 +5,13 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends import cpu
+from numnorm.backends.contract.norms import Norm
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.host import HostBackend
 from numnorm.layouts import ColumnLayout
+
+# Weights of the sum 1, the commonest, may add up to a little more: W - 1 is rounding then.
+_ROUNDED_UP = 1.0 + 1e-9
 
 
 class WeightedBackend:
@@ -24,9 +28,13 @@ class WeightedBackend:
         result: tuple[Any, Any, Any] = cpu.weighted_row_forward(self.weighting, *arguments)
         return result
 
-    def row_backward(self, *arguments: Any) -> tuple[Any, Any, Any]:
+    def row_backward(self, norm: Norm, dy: Any, x: Any, *arguments: Any) -> tuple[Any, Any, Any]:
         """Return what `RowBackend.row_backward` returns."""
-        result: tuple[Any, Any, Any] = cpu.weighted_row_backward(self.weighting, *arguments)
+        given = norm, dy, x, *arguments
+        if not x.size:
+            plain: tuple[Any, Any, Any] = cpu.row_backward(*given)
+            return plain
+        result: tuple[Any, Any, Any] = cpu.weighted_row_backward(self.weighting, *given)
         return result
 
     def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any, float]:
@@ -51,7 +59,7 @@ class WeightedBackend:
         The correction of the variance is ``1 - divisor``.
         """
         total, correction = self._total, 1.0 - divisor
-        seen, corrected = total > 0.0, total > correction
+        seen, corrected = total > 0.0, total > correction * _ROUNDED_UP
         unbiased = variance * (total / np.where(corrected, total - correction, 1.0))
         new = np.where(seen, mean, 0.0), np.where(corrected, unbiased, 0.0)
         moved = np.array(running[0], np.float64), np.array(running[1], np.float64)

@@ -92,9 +92,15 @@ def _labels(groups: Any) -> Any:
     """Return labels as an array of one sortable type; raise if one is missing."""
     is_of_table = hasattr(groups, "to_numpy")  # a column of strings or categories
     given = np.asarray(groups) if is_of_table else as_plain_array("groups", groups)
-    missing = [i for i, label in enumerate(given.flat) if label is None or label != label]
-    if missing:
-        raise ValueError(f"groups must have a label for each sample, got {given.flat[missing[0]]}")
+    if given.dtype == object:  # None, NaN, and pandas' NA, which is not True even of itself
+        missing = np.array(
+            [bool(label is None or (label == label) is not True) for label in given.flat]
+        )
+    else:
+        missing = (given != given).reshape(-1)
+    if missing.any():
+        label = given.flat[missing.argmax()]
+        raise ValueError(f"groups must have a label for each sample, got {label}")
     kinds = sorted({type(label).__name__ for label in given.flat}) if given.dtype == object else []
     if len(kinds) > 1:
         raise TypeError(f"groups must have labels of one type, got {' and '.join(kinds)}")

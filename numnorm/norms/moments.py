@@ -193,7 +193,7 @@ class GroupMoments(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            If labels are numbers on one side alone, or if `Moments.merge` raises.
+            If the labels are of another type than these, or if `Moments.merge` raises.
 
         Examples
         --------
@@ -203,10 +203,14 @@ class GroupMoments(NamedTuple):
         >>> here.merge(there).moments.mean.tolist()
         [[5.0], [2.0]]
         """
+        if not isinstance(other, GroupMoments):
+            raise TypeError(f"other must be GroupMoments, got {type(other).__name__}")
         sides = (self.labels, other.labels)
-        if len({side.dtype.kind in "biuf" for side in sides}) > 1:
-            kinds = " and ".join(str(side.dtype) for side in sides)
-            raise TypeError(f"labels must be of one type on both sides, got {kinds}")
+        kinds = {"i" if side.dtype.kind == "u" else side.dtype.kind for side in sides}
+        # Integers beyond int64 beside negative ones would become floats, of which some are equal.
+        if len(kinds) > 1 or (kinds == {"i"} and np.result_type(*sides).kind == "f"):
+            types = " and ".join(str(side.dtype) for side in sides)
+            raise TypeError(f"labels must be of one type on both sides, got {types}")
         labels = np.unique(np.concatenate(sides))
         own, others = (_placed(part, labels) for part in (self, other))
         return GroupMoments(labels, own.merge(others))

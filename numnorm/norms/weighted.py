@@ -53,7 +53,7 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
     keep = _where(others.get("where"), x.shape, name)
     if policy == "raise":
         _check_no_nan(name, x, keep)
-    weights = _weights(others.get("weights"), x.shape, name, arguments, function)
+    weights = _weights(others.get("weights"), keep, x.shape, name, arguments, function)
     weighting = Weighting(keep, weights, policy == "omit", *_fills(others.get("fill")))
     if keep is not None or weights is not None or weighting.omit:
         arguments[name] = WeightedInput(arguments[name], weighting)
@@ -93,6 +93,7 @@ def _check_no_nan(name: str, x: Any, keep: Any) -> None:
 
 def _weights(
     value: Any,
+    keep: Any,
     shape: Shape,
     name: str,
     options: Mapping[str, Any],
@@ -104,12 +105,16 @@ def _weights(
     given = as_plain_array("weights", value)
     check_float("weights", given.dtype)
     weights = given.astype(np.float64)
-    if not np.all((weights >= 0.0) & (weights < np.inf)):
-        raise ValueError("weights must be finite and at least 0")
     own = _own_axes(len(shape), options, function.__name__.startswith("batch"))
     if weights.shape == tuple(shape[axis] for axis in own):
-        return weights.reshape([n if axis in own else 1 for axis, n in enumerate(shape)])
+        weights = weights.reshape([n if axis in own else 1 for axis, n in enumerate(shape)])
     _check_broadcast("weights", weights.shape, shape, name)
+    wrong = ~((weights >= 0.0) & (weights < np.inf))
+    if wrong.any():
+        if np.any(wrong if keep is None else wrong & keep):
+            got = weights[wrong].flat[0]
+            raise ValueError(f"weights must be finite and at least 0 where they count, got {got:g}")
+        weights = np.where(wrong, 0.0, weights)
     return weights
 
 
@@ -137,4 +142,7 @@ def _fills(fill: Any) -> tuple[float, float]:
         return 0.0, np.nan
     if isinstance(fill, bool) or not isinstance(fill, numbers.Real):
         raise TypeError(f"fill must be a number or None, got {brief(fill)}")
-    return float(fill), float(fill)
+    try:
+        return float(fill), float(fill)
+    except OverflowError:
+        raise ValueError("fill must be in the range of float64, got an int beyond it") from None

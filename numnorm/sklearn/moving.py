@@ -93,6 +93,14 @@ class MovingNormalizer(RowNormalizer):
         self.nan_policy = nan_policy
         self.copy = copy
 
+    def _validate_params(self) -> None:
+        super()._validate_params()
+        if self.min_window > self.window:
+            most = f"at most the window, {self.window}"
+            raise ValueError(f"min_window must be {most}, got {self.min_window}")
+        if not self.subtract_mean and not self.scale:
+            raise ValueError("subtract_mean and scale must not both be False")
+
     def _normalized(self, X: Array, out: Array | None) -> Array:
         return numnorm.moving_norm(
             X,

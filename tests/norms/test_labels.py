@@ -23,6 +23,7 @@ LABELS = {
 }
 WRONG = {
     "none": (["a", None, "a", "a"], ValueError, "a label for each sample, got None"),
+    "NA": (pandas.Series(["a", None, "a", "a"], dtype="string"), ValueError, "sample, got <NA>"),
     "nan": ([1.0, np.nan, 2.0, 2.0], ValueError, "a label for each sample, got nan"),
     "mixed": (
         np.array(["a", 1, "a", 1], object),
@@ -58,6 +59,15 @@ def test_merging_moments_of_labels():
             np.testing.assert_array_equal(found, expected)
     other = numnorm.batch_moments(X[:1], groups=["carl"])
     assert list(first.merge(other).labels) == ["anna", "ben", "carl"]
+
+
+def test_integers_that_floats_would_make_equal_are_not_merged():
+    small = numnorm.batch_moments(X, groups=[5, 6, 5, 6])
+    large = numnorm.batch_moments(X, groups=[2**63 + 7, 2**63 + 9] * 2)
+    with pytest.raises(TypeError, match="one type on both sides, got int64 and uint64"):
+        small.merge(large)
+    with pytest.raises(TypeError, match="other must be GroupMoments, got Moments"):
+        small.merge(numnorm.batch_moments(X))
 
 
 def test_labels_of_two_types_are_not_merged():

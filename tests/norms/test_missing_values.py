@@ -140,6 +140,39 @@ def test_a_running_variance_without_a_divisor_stays(rng, weights):
     np.testing.assert_allclose(var, 1.5 + 0.5 * biased, rtol=1e-14)
 
 
+@pytest.mark.parametrize("n", [9, 10, 49])
+def test_weights_of_the_sum_1_leave_the_running_variance(rng, n):
+    """Their sum may be rounded up: a variance divided by W - 1 would be 1e16."""
+    mean, var = np.zeros(2), np.full(2, 3.0)
+    x = rng.normal(size=(n, 2))
+    numnorm.batch_norm(x, running_mean=mean, running_var=var, weights=np.full(n, 1 / n))
+    np.testing.assert_allclose(mean, 0.1 * x.mean(axis=0), rtol=1e-13)
+    np.testing.assert_array_equal(var, 3.0)
+
+
+@pytest.mark.parametrize("name", ["layer", "rms", "ada", "weight", "group", "instance"])
+def test_gradients_of_nothing(name):
+    for shape in ((3, 0), (0, 3)) if name in ("layer", "rms", "ada", "weight") else ((2, 0, 3),):
+        z = np.zeros(shape)
+        options = {"groups": 1} if name == "group" else {}
+        _, *saved = getattr(numnorm, f"{name}_norm_forward")(z, where=True, **options)
+        backward = getattr(numnorm, f"{name}_norm_backward")
+        for missing in ({"where": True}, {"weights": 1.0}, {"nan_policy": "omit"}):
+            found = backward(z, z, *saved, **options, **missing)
+            assert (found if name == "ada" else found[0]).shape == shape
+
+
+def test_weights_may_be_anything_where_nothing_counts():
+    x = np.array([[1.0, 2.0, 9.0, 4.0]])
+    keep = [True, True, False, True]
+    expected = numnorm.layer_norm(x, weights=[1.0, 2.0, 0.0, 1.0], where=keep)
+    for weight in (np.nan, np.inf, -1.0):
+        found = numnorm.layer_norm(x, weights=[1.0, 2.0, weight, 1.0], where=keep)
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="finite and at least 0 where they count, got -1"):
+        numnorm.layer_norm(x, weights=[1.0, -1.0, 1.0, 1.0], where=keep)
+
+
 def test_running_statistics_count_what_is_left(rng):
     x, keep = rng.normal(size=(6, 4)), rng.random((6, 4)) < 0.6
     keep[:, 2], keep[:, 3] = False, np.arange(6) == 1  # nothing is left, and a single value

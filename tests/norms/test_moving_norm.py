@@ -347,3 +347,16 @@ def test_errors_of_steps():
         numnorm.moving_norm_step(np.ones((5, 2)), 9, state, axis=0)
     with pytest.raises(TypeError, match="state must be a MovingState, got tuple"):
         numnorm.moving_norm_step(np.ones((5, 2)), 3, tuple(state), axis=0)
+
+
+def test_the_result_may_be_written_over_the_mask():
+    buffer = np.zeros((6, 5))
+    keep = buffer.view(bool)[:, ::8]
+    keep[:] = np.random.default_rng(0).random((6, 5)) < 0.6
+    x = np.random.default_rng(1).normal(size=(6, 5))
+    for options in ({}, {"nan_policy": "omit"}):
+        mask = keep.copy()
+        expected = numnorm.moving_norm(x, 3, where=mask, **options)
+        found = numnorm.moving_norm(x, 3, where=keep, out=buffer, **options)
+        np.testing.assert_array_equal(found, expected)
+        keep[:] = mask

@@ -56,3 +56,15 @@ def test_parameters_are_checked_and_named():
         MovingNormalizer(3, min_window=4).fit_transform(x)
     with pytest.raises(ValueError, match=r"^subtract_mean and scale must not both be False$"):
         MovingNormalizer(subtract_mean=False, scale=False).fit_transform(x)
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"subtract_mean": False, "scale": False}, "must not both be False"),
+        ({"window": 5, "min_window": 9}, "min_window must be at most the window, 5, got 9"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_found_by_fit(options, text):
+    with pytest.raises(ValueError, match=text):
+        MovingNormalizer(**options).fit(np.ones((3, 12)))

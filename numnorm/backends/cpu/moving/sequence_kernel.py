@@ -150,7 +150,8 @@ def _make_tables() -> Callable[..., Any]:
 
     It fills the rows of a stretch whose first step is at the index `at`. ``windows`` are the
     window, whether it still grows, the first step of the stretch at which a window ends and the
-    one after the last, and how many more steps before and behind them have the first and the last window.
+    one after the last, and how many more steps before and behind them have the first and the last
+    window.
     """
     sums, zeros = _make_sums(), make_zeros(np.float64, LANES)
 

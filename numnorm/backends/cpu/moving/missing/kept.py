@@ -23,16 +23,17 @@ def selected(weighting: Weighting, x: Array) -> tuple[Array, Callable[[Any], Any
     memory of x.
     """
     keep, missing = weighting.keep, np.isnan(x) if weighting.omit else None
+    left_out = None if keep is None else ~keep  # a copy: `out` may be in the memory of the mask
 
     def fill(y: Any) -> Any:
         if missing is not None:
             np.copyto(y, weighting.fill_missing, where=missing, casting="unsafe")
-        if keep is not None:
-            np.copyto(y, weighting.fill, where=~keep, casting="unsafe")
+        if left_out is not None:
+            np.copyto(y, weighting.fill, where=left_out, casting="unsafe")
         return y
 
     if missing is None:
-        return np.broadcast_to(True if keep is None else keep, x.shape), fill
+        return np.broadcast_to(True if keep is None else keep.copy(), x.shape), fill
     return ~missing if keep is None else keep & ~missing, fill
 
 
