@@ -127,3 +127,91 @@ def test_a_nan_that_is_kept_makes_its_row_nan():
     assert np.isnan(y[9, keep[9]]).all()
     assert not y[9, ~keep[9]].any()
     assert np.isfinite(np.delete(y, 9, 0)).all()
+
+
+# Gradients
+
+
+def gradients(x, dy, keep, gamma, eps=1e-5):
+    """The gradients by their formulas, and the size of what dx is the difference of."""
+    xhat, _, rstd = definition(x, keep, eps)
+    rstd, g = rstd.reshape(-1, 1), np.where(keep, np.longdouble(dy) * gamma, 0)
+    xhat, number = np.where(keep, xhat, 0), np.maximum(keep.sum(1, keepdims=True), 1)
+    sum_g, sum_g_xhat = g.sum(1, keepdims=True), (g * xhat).sum(1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        dx = np.where(keep, rstd * (g - sum_g / number - xhat * (sum_g_xhat / number)), 0)
+    products = np.where(keep, dy, 0) * xhat
+    size = np.nan_to_num(rstd) * np.abs(g).max(1, keepdims=True)
+    return (dx, products.sum(0), np.where(keep, np.longdouble(dy), 0).sum(0)), size
+
+
+@pytest.mark.parametrize("under", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("offset", [0.0, 1e7])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_gradients_are_those_of_what_is_kept(width, dtype, offset, under):
+    x, keep = drawn((37, width), dtype, offset)
+    rng = np.random.default_rng(1)
+    dy, gamma = rng.normal(size=x.shape).astype(dtype), rng.random(width).astype(dtype) + 1
+    (dx, dgamma, dbeta), size = gradients(x, dy, keep, gamma)
+    hidden = np.where(keep, x, x.dtype.type(under))
+    options = [{"where": keep}] + [{"nan_policy": "omit"}] * bool(np.isnan(under))
+    for leave_out in options:
+        _, *saved = quiet(numnorm.layer_norm_forward, hidden, **leave_out)
+        hidden_dy = np.where(keep, dy, dy.dtype.type(under))
+        got = quiet(numnorm.layer_norm_backward, hidden_dy, hidden, *saved, gamma, **leave_out)
+        # The roundings of an xhat, which is at most the root of the width, and of the sums.
+        tolerance = TOLERANCE[dtype] * np.sqrt(width)
+        assert (np.abs(got.dx - dx) <= tolerance * size).all()
+        assert not got.dx[~keep].any()
+        assert np.abs(got.dgamma - dgamma).max() <= 10 * tolerance
+        assert np.abs(got.dbeta - dbeta).max() <= 10 * TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "ada_norm"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_gradient_has_the_bytes_that_it_has_among_others(width, name, dtype):
+    x, keep = drawn((70, width), dtype, 3.0)
+    dy = np.random.default_rng(1).normal(size=x.shape).astype(dtype)
+    forward, backward = getattr(numnorm, f"{name}_forward"), getattr(numnorm, f"{name}_backward")
+
+    def dx_of(rows, shift=0):
+        arrays = [shifted(a[rows], shift) for a in (dy, x, keep)]
+        _, *saved = quiet(forward, arrays[1], where=arrays[2])
+        return np.asarray(first(quiet(backward, *arrays[:2], *saved, where=arrays[2])))
+
+    dx = dx_of(slice(None))
+    for rows in (slice(0, 1), slice(4, 11), slice(40, 70), slice(69, 70)):
+        np.testing.assert_array_equal(dx_of(rows), dx[rows])
+    for shift in (1, 5):
+        np.testing.assert_array_equal(dx_of(slice(None), shift), dx)
+
+
+def first(gradients):
+    """Return dx: the first gradient, or the only one."""
+    return gradients[0] if isinstance(gradients, tuple) else gradients
+
+
+def shifted(array, shift):
+    """Return a copy that begins `shift` elements later in its memory."""
+    memory = np.empty(array.size + shift, array.dtype)
+    copy = memory[shift:].reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+@pytest.mark.parametrize("given", ["float16", "float32"])
+def test_a_gradient_of_more_digits_than_the_input(given):
+    wide = {"float16": "float32", "float32": "float64"}[given]
+    x, keep = drawn((37, 24), given, 0.0)
+    dy = np.random.default_rng(1).normal(size=x.shape).astype(wide)
+    _, *saved = quiet(numnorm.layer_norm_forward, x, where=keep)
+    got = quiet(numnorm.layer_norm_backward, dy, x, *saved, where=keep)
+    in_wide = quiet(numnorm.layer_norm_backward, dy, x.astype(wide), *saved, where=keep)
+    assert got.dx.dtype == x.dtype
+    np.testing.assert_array_equal(got.dx, in_wide.dx.astype(given))
+    out = np.empty_like(x)
+    into = quiet(numnorm.layer_norm_backward, dy, x, *saved, where=keep, out=out)
+    assert into.dx is out
+    np.testing.assert_array_equal(out, got.dx)

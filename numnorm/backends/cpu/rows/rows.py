@@ -149,6 +149,15 @@ def kernel_parameters(
     return both_or_neither(gamma, beta) if norm.parameters == 2 else (gamma, beta)
 
 
+def gradient_parameters(
+    norm: Norm, gamma: Any, beta: Any, layout: RowLayout, element_type: ElementType
+) -> tuple[Any, Any]:
+    """Return gamma and beta as a backward kernel takes them: no gradient needs an array beta."""
+    if not norm.parameters:
+        return element_type.compute_type(gamma), element_type.compute_type(beta)
+    return _weight(norm.names.gamma, gamma, layout, element_type.compute_dtype), None
+
+
 def row_forward(
     norm: Norm,
     x: Array,
@@ -215,7 +224,7 @@ def row_backward(
     count, classes = norm.parameters, (type(mean), type(gamma), type(beta))
     fast_path = plan.fast_path.get(classes) if type(dy) is type(rstd) is np.ndarray else None
     if fast_path is not None and (out is None or type(out) is np.ndarray):
-        dx = _new_dx(plan, x, dy) if out is None else out
+        dx = new_dx(plan, x, dy) if out is None else out
         gradients = _one_each(count, np.empty, layout.parameter_shape, x.dtype)
         arrays = dy, x, rstd, dx, mean, gamma, beta, *gradients
         if fast_path(*arrays):
@@ -231,7 +240,7 @@ def row_backward(
         return broadcast.backward(row_backward, error, *given)
     grad, source, statistics, weights, dtype = taken
     inputs = norm.names.x, out, element_type, order, (grad, *statistics, *weights)
-    target = _new_dx(plan, source, grad) if out is None else output_like(source, x, *inputs)
+    target = new_dx(plan, source, grad) if out is None else output_like(source, x, *inputs)
     # The kernels round to these two dtypes.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
     gradients = _one_each(count, np.empty, layout.parameter_shape, native)
@@ -296,12 +305,9 @@ def _as_kernel_takes(
     rstd = as_statistic(names.rstd, rstd, layout.statistic_shape, "one for each row")
     if norm.formula.centred:
         mean = as_statistic("mean", mean, layout.statistic_shape, "one for each row")
-    if not norm.parameters:
-        weights = element_type.compute_type(gamma), element_type.compute_type(beta)
-        return grad, source, (mean, rstd), weights, x.dtype
-    weight = _weight(names.gamma, gamma, layout, element_type.compute_dtype)
-    dtype = gradient_dtype(names.gamma, gamma, x.dtype)
-    return grad, source, (mean, rstd), (weight, None), dtype
+    weights = gradient_parameters(norm, gamma, beta, layout, element_type)
+    dtype = gradient_dtype(names.gamma, gamma, x.dtype) if norm.parameters else x.dtype
+    return grad, source, (mean, rstd), weights, dtype
 
 
 def new_output(plan: Plan, x: Array) -> Array:
@@ -309,7 +315,7 @@ def new_output(plan: Plan, x: Array) -> Array:
     return np.empty_like(x) if plan.small else empty_like(x)
 
 
-def _new_dx(plan: Plan, x: Array, dy: Array) -> Array:
+def new_dx(plan: Plan, x: Array, dy: Array) -> Array:
     """Return an uninitialized array like x for its gradient.
 
     If the loops peel, a dx with wide rows begins as far into a cache line as x, so that both have

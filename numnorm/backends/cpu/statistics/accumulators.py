@@ -52,7 +52,7 @@ def partial_sums(total, like, peel, result, shape):
     """Return zeros of the type of `like` for a 2-D total, None for the other forms.
 
     Their first `peel` elements lie before a cache line. If the total is empty, the partial sums
-    are `result` itself, reshaped and set to zero.
+    are `result` itself, reshaped and set to zero; without such totals `result` is None.
     """
     if total is None or total.ndim == 1:
         return None
@@ -64,6 +64,8 @@ def _partial_sums(total, like, peel, result, shape):
     if not _is_matrix(total):
         return lambda total, like, peel, result, shape: None
     zeros = make_aligned_zeros(np.float32 if like == types.float32 else np.float64, 2)
+    if result == types.none:
+        return lambda total, like, peel, result, shape: zeros(shape, peel)
 
     def implementation(total, like, peel, result, shape):
         if total.size > 0:

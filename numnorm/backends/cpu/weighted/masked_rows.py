@@ -5,14 +5,22 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.contract.norms import Formula, Norm
+from numnorm.backends.contract.norms import Detached, Formula, Norm
 from numnorm.backends.contract.norms import Scaling as NormScaling
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import run
 from numnorm.backends.cpu.memory.host_arrays import Array, as_kernel_array, output_like, result
-from numnorm.backends.cpu.rows.rows import Plan, forward_plan, new_output, saved_as
+from numnorm.backends.cpu.rows.rows import (
+    Plan,
+    backward_plan,
+    forward_plan,
+    new_dx,
+    new_output,
+    saved_as,
+)
 from numnorm.backends.cpu.simd.element_type import ElementType
+from numnorm.backends.cpu.weighted.masked_backward import make_masked_backward
 from numnorm.backends.cpu.weighted.masked_kernels import make_masked_forward
 from numnorm.backends.cpu.weighted.selection import mask_of
 from numnorm.layouts import RowLayout
@@ -25,17 +33,30 @@ def _forward_kernel(formula: Formula, element_type: ElementType) -> Kernel:
     return make_masked_forward(formula, element_type)
 
 
+@functools.cache
+def _backward_kernel(formula: Formula, element_type: ElementType) -> Kernel:
+    return make_masked_backward(formula, element_type)
+
+
 @functools.lru_cache(maxsize=1024)
 def _plan(
     norm: Norm, dtype: Any, layout: RowLayout, scaling: NormScaling
 ) -> tuple[Plan, Kernel, tuple[Any, ...]]:
     """Return the plan of the plain norm, and the kernel and its constants."""
     plan = forward_plan(norm, dtype, layout, scaling)
-    # The sum of squares is divided by ``number * share + more``.
-    share, more = (0.0, 1.0) if norm.of_length else (1.0, -float(scaling.ddof))
     segments = layout.segment, layout.channels
-    constants = *segments, scaling.eps, scaling.eps_on_deviation, share, more
+    constants = *segments, scaling.eps, scaling.eps_on_deviation, *_divisor(norm, scaling)
     return plan, _forward_kernel(norm.formula, plan.element_type), constants
+
+
+def _omit(weighting: Weighting) -> int | None:
+    """Return what chooses the loops: those of None have no test for NaN."""
+    return 1 if weighting.omit else None
+
+
+def _divisor(norm: Norm, scaling: NormScaling) -> tuple[float, float]:
+    """Return share and more: a sum of squares is divided by ``number * share + more``."""
+    return (0.0, 1.0) if norm.of_length else (1.0, -float(scaling.ddof))
 
 
 def masked_row_forward(
@@ -60,8 +81,7 @@ def masked_row_forward(
         target = output_like(source, x, *inputs)
     mean, rstd = np.empty((2, layout.rows)) if save else (_NOTHING, _NOTHING)
     if plan.elements:
-        # None or a number choose the loops: each of them without a test that it does not need.
-        mask = keep, step, 1 if weighting.omit else None
+        mask = keep, step, _omit(weighting)
         fills = weighting.fill, weighting.fill_missing
         arguments = source, *mask, *parameters, *constants, *fills, target, mean, rstd, plan.parts
         run(kernel, arguments, plan.work, plan.parts)
@@ -71,3 +91,48 @@ def masked_row_forward(
     if not save:
         return y, None, None
     return y, saved_as(mean, layout, element_type), saved_as(rstd, layout, element_type)
+
+
+def is_one_segment(norm: Norm, layout: RowLayout) -> bool:
+    """Return whether a row has a parameter for each element, or the same numbers for all."""
+    whole = layout.segment == layout.width and layout.channels == 1 and not layout.shared
+    return whole or not norm.parameters
+
+
+def masked_row_backward(
+    weighting: Weighting,
+    norm: Norm,
+    dy: Array,
+    x: Array,
+    statistics: tuple[Array, Array],
+    parameters: tuple[Any, Any],
+    layout: RowLayout,
+    scaling: NormScaling,
+    detached: Detached,
+    out: Any,
+) -> tuple[Array, Array]:
+    """Return dx of rows of one segment, and the totals of dgamma and dbeta of each part."""
+    plan = backward_plan(norm, x.dtype, layout, scaling, detached)
+    element_type, order = plan.element_type, layout.order
+    source = as_kernel_array(x, element_type, order, plan.size)
+    grad = as_kernel_array(dy.astype(x.dtype, copy=False), element_type, order, plan.size)
+    keep, step = mask_of(weighting, x.shape, order, *plan.size)
+    mean = statistics[0] if norm.formula.centred else None
+    if out is None:
+        target = new_dx(plan, source, grad)
+    else:
+        inputs = norm.names.x, out, element_type, order, (grad, keep, *statistics, *parameters)
+        target = output_like(source, x, *inputs)
+    totals = np.zeros((2, plan.parts, 1, layout.width))
+    sums = tuple(totals[k] if k < norm.parameters else None for k in range(2))
+    if plan.elements:
+        flows = float(norm.formula.centred and not detached.mean), float(not detached.scale)
+        through = *flows, *_divisor(norm, scaling), scaling.eps_on_deviation
+        mask = keep, step, _omit(weighting)
+        kernel = _backward_kernel(norm.formula, element_type)
+        arguments = (
+            grad, source, *mask, mean, statistics[1], *parameters, *through, target, *sums,
+            plan.parts,
+        )  # fmt: skip
+        run(kernel, arguments, plan.work, plan.parts)
+    return result(target, x, out, order), totals

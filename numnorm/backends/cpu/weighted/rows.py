@@ -19,16 +19,22 @@ from numnorm.backends.cpu.memory.host_arrays import (
     as_statistic,
     check_out,
     gradient_dtype,
+    in_wider_dtype,
     output_like,
     result,
     rounded,
+    wider_dtype,
 )
 from numnorm.backends.cpu.memory.placement import empty_like
 from numnorm.backends.cpu.rows import broadcast
-from numnorm.backends.cpu.rows.rows import kernel_parameters
+from numnorm.backends.cpu.rows.rows import gradient_parameters, kernel_parameters
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.weighted.loops import LANES, Fill
-from numnorm.backends.cpu.weighted.masked_rows import masked_row_forward
+from numnorm.backends.cpu.weighted.masked_rows import (
+    is_one_segment,
+    masked_row_backward,
+    masked_row_forward,
+)
 from numnorm.backends.cpu.weighted.row_kernels import (
     Gradients,
     Outputs,
@@ -127,11 +133,44 @@ def weighted_row_backward(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return what `row_backward` returns, with statistics of what a weighting keeps."""
     grad, statistics = _checked(norm, dy, x, mean, rstd, layout)
+    wide = wider_dtype(norm.names.dy, grad, x) if weighting.weights is None else None
+    if wide is not None:
+        others = beta, layout, scaling, detached, None
+        return in_wider_dtype(
+            wide, x, norm.names.x, gamma, layout.parameter_shape, out,
+            lambda x, gamma: weighted_row_backward(
+                weighting, norm, grad, x, mean, rstd, gamma, *others
+            ),
+        )  # fmt: skip
+    masked = weighting.weights is None and is_one_segment(norm, layout)
     try:
-        parameters = _parameters(norm, gamma, beta, layout)
+        parameters: Any = (
+            gradient_parameters(norm, gamma, beta, layout, element_type_of(x.dtype))
+            if masked
+            else _parameters(norm, gamma, beta, layout)
+        )
     except ValueError as error:
         given = norm, grad, x, *statistics, gamma, layout, scaling, detached, out
         return _broadcast_backward(weighting, error, *given)
+    backward = masked_row_backward if masked else _backward
+    arrays = grad, x, statistics, parameters
+    dx, totals = backward(weighting, norm, *arrays, layout, scaling, detached, out)
+    return dx, *_of_parameters(norm, totals, gamma, x, layout)
+
+
+def _backward(
+    weighting: Weighting,
+    norm: Norm,
+    grad: Array,
+    x: Array,
+    statistics: tuple[Array, Array],
+    parameters: Parameters,
+    layout: RowLayout,
+    scaling: NormScaling,
+    detached: Detached,
+    out: Any,
+) -> tuple[Array, Array]:
+    """Return dx, and the totals of dgamma and dbeta of each part of the rows."""
     dtype = np.result_type(
         element_type_of(x.dtype).compute_dtype, element_type_of(grad.dtype).compute_dtype
     )
@@ -153,8 +192,7 @@ def weighted_row_backward(
         )  # fmt: skip
         kernel = _backward_kernel(norm.formula, dtype.name)
         run(kernel, (*flattened(arguments), parts), 3 * source.nbytes, parts)
-    dx = _result(target, wide, x, layout, out)
-    return dx, *_of_parameters(norm, totals, gamma, x, layout)
+    return _result(target, wide, x, layout, out), totals
 
 
 def _parameters(norm: Norm, gamma: Any, beta: Any, layout: RowLayout) -> Parameters:

@@ -1,0 +1,329 @@
+"""The backward kernel of the norms with statistics of each row, of which elements are left out.
+
+A row is one segment: gamma has a number for each of its elements, or there is one number for all.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu import tuning
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, shared
+from numnorm.backends.cpu.memory.alignment import aligned_copy, common_peel, peels_to_alignment
+from numnorm.backends.cpu.memory.allocated import release
+from numnorm.backends.cpu.memory.borrowed import row, window
+from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
+from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
+from numnorm.backends.cpu.memory.placement import LINE
+from numnorm.backends.cpu.rows.arguments import Parameters, Statistics
+from numnorm.backends.cpu.simd.element_type import ElementType
+from numnorm.backends.cpu.simd.kept import make_masked_kept, number_kept, where_kept
+from numnorm.backends.cpu.simd.masked import make_masked_load, masked_store
+from numnorm.backends.cpu.simd.optional import part
+from numnorm.backends.cpu.simd.optional_vector import (
+    add,
+    add_product,
+    make_load_or_scalar,
+    make_masked_elements,
+    masked_add,
+    masked_add_product,
+)
+from numnorm.backends.cpu.simd.vector import (
+    make_load,
+    make_zeros,
+    multiply_add,
+    prefetch_l1,
+    reduce_sum,
+    store,
+    store_nontemporal,
+)
+from numnorm.backends.cpu.statistics.accumulators import flush, partial_sums
+from numnorm.backends.cpu.statistics.normalize import make_normalized
+from numnorm.backends.cpu.statistics.saved import (
+    FAR,
+    MOST_LOST,
+    make_means,
+    make_saved_statistics,
+)
+from numnorm.backends.cpu.weighted.loops import quotient
+from numnorm.backends.cpu.weighted.masked_kernels import Mask
+from numnorm.backends.cpu.weighted.masked_statistics import make_masked_sums
+from numnorm.backends.formulas.norms import input_gradient
+
+_input_gradient = inlined(input_gradient)
+
+
+class Through(NamedTuple):
+    """How the gradient flows through the statistics of a row.
+
+    Attributes
+    ----------
+    mean, scale : float
+        1, or 0 if the gradient does not flow through the mean or the scale.
+    share, more : float
+        The sum of squares is divided by ``number * share + more``, with the number of elements.
+    eps_on_deviation : float
+        What is added to the deviation.
+    """
+
+    mean: float
+    scale: float
+    share: float
+    more: float
+    eps_on_deviation: float
+
+
+def _make_statistics(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return `saved.make_statistics_of_row` for what is kept of a row."""
+    statistics_of = make_saved_statistics(element_type)
+    if not formula.centred or element_type.compute_type is not np.float64:
+        return inlined(lambda x, keep, omit, mean, rstd: statistics_of(mean, rstd))
+    far, most_lost, masked_sums = FAR, MOST_LOST, make_masked_sums(element_type)
+
+    @shared
+    def lost_of(x, keep, omit, scale, mean_hi):
+        number, first, _ = masked_sums(x, keep, omit, scale, mean_hi)
+        lost = quotient(first, number)
+        return lost if abs(lost) <= abs(mean_hi) * most_lost else 0.0
+
+    @inlined
+    def statistics(x, keep, omit, mean, rstd):
+        scale, mean_hi, mean_lo, factor = statistics_of(mean, rstd)
+        if abs(mean_hi) * factor > far:
+            mean_lo = lost_of(x, keep, omit, scale, mean_hi)
+        return scale, mean_hi, mean_lo, factor
+
+    return statistics
+
+
+def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any]:
+    """Return compiled functions that add a full or a masked vector to a row's sums.
+
+    The sums are the number of elements, and g and g * xhat with g = dL/dxhat. The gradients of
+    gamma and beta are added to the `targets`, element by element, unless these are None.
+    """
+    backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
+    real, to_compute = element_type.compute_type, element_type.to_compute
+    count = element_type.lanes
+    load, masked_load = make_load(count), make_masked_load(count)
+    load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
+    masked_kept = make_masked_kept(count)
+
+    @inlined
+    def grad_and_xhat(dy, x, kept, omit, statistics):
+        scale, mean_hi, mean_lo, rstd = statistics
+        xhat = where_kept(normalized(x, scale, mean_hi, mean_lo, rstd), kept, x, omit)
+        return where_kept(to_compute(dy), kept, x, omit), xhat
+
+    @inlined
+    def added(sums, g, xhat, kept, x, omit):
+        number, sum_g, sum_g_xhat = sums
+        number += number_kept(kept, x, omit)
+        return number, sum_g + g, multiply_add(g, xhat, sum_g_xhat)
+
+    @inlined
+    def sum_full(sums, arrays, omit, statistics, weights, targets, j):
+        dy, x, keep = arrays
+        weight = load_or_scalar(weights[0], j, real(1))
+        bias = load_or_scalar(weights[1], j, real(0))
+        values, kept = to_compute(load(x, j)), load_or_scalar(keep, j, None)
+        grad, xhat = grad_and_xhat(load(dy, j), values, kept, omit, statistics)
+        add_product(targets[0], j, grad, xhat)
+        add(targets[1], j, grad)
+        return added(sums, backward(grad, xhat, weight, bias), xhat, kept, values, omit)
+
+    @inlined
+    def sum_masked(sums, arrays, omit, statistics, weights, targets, j, begin, end):
+        dy, x, keep = arrays
+        weight = masked_elements(weights[0], j, begin, end, real(1))
+        bias = masked_elements(weights[1], j, begin, end, real(0))
+        values, kept = to_compute(masked_load(x, j, begin, end)), masked_kept(keep, j, begin, end)
+        grad = masked_load(dy, j, begin, end)
+        grad, xhat = grad_and_xhat(grad, values, kept, omit, statistics)
+        masked_add_product(targets[0], j, grad, xhat, begin, end)
+        masked_add(targets[1], j, grad, begin, end)
+        return added(sums, backward(grad, xhat, weight, bias), xhat, kept, values, omit)
+
+    return sum_full, sum_masked
+
+
+def _make_row_sums(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled function that takes the three sums of `_make_summing` of a whole row.
+
+    The peel only rotates the lanes, which does not change a sum: see `make_gradient_lanes`.
+    """
+    sum_full, sum_masked = _make_summing(formula, element_type)
+    count, line_elements = element_type.lanes, LINE // element_type.storage_dtype.itemsize
+    zeros = make_zeros(element_type.compute_type, count)
+
+    @inlined
+    def block_sums(arrays, omit, start, stop, peel, ahead, statistics, weights, targets):
+        given = omit, statistics, weights, targets
+        sums, peel = (0, zeros(), zeros()), min(peel, stop - start)
+        aligned = start + peel
+        if peel > 0:
+            sums = sum_masked(sums, arrays, *given, aligned - count, count - peel, count)
+        tail = stop - (stop - aligned) % count
+        for j in range(aligned, tail, count):
+            if ahead > 0:
+                for line in range(j, j + count, line_elements):
+                    prefetch_l1(arrays[0], line + ahead)
+                    prefetch_l1(arrays[1], line + ahead)
+            sums = sum_full(sums, arrays, *given, j)
+        if tail < stop:
+            sums = sum_masked(sums, arrays, *given, tail, 0, stop - tail)
+        return sums
+
+    @inlined
+    def row_sums(arrays, omit, peel, ahead, statistics, weights, targets):
+        number, sum_g, sum_g_xhat = 0, np.float64(0), np.float64(0)
+        size = arrays[1].size
+        for start in range(0, size, tuning.SUM_BLOCK_ELEMENTS):
+            stop = min(start + tuning.SUM_BLOCK_ELEMENTS, size)
+            of_block, g, g_xhat = block_sums(
+                arrays, omit, start, stop, peel, ahead, statistics, weights, targets
+            )
+            number += of_block
+            sum_g += reduce_sum(g)
+            sum_g_xhat += reduce_sum(g_xhat)
+        return np.float64(number), sum_g, sum_g_xhat
+
+    return row_sums
+
+
+def _make_store_dx(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled function that stores dx of a row: see `make_input_gradients`."""
+    backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
+    to_compute, to_storage = element_type.to_compute, element_type.to_storage
+    real, count = element_type.compute_type, element_type.lanes
+    load, masked_load = make_load(count), make_masked_load(count)
+    load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
+    masked_kept = make_masked_kept(count)
+
+    @inlined
+    def gradient(dy, x, kept, omit, statistics, gamma, beta, means):
+        scale, mean_hi, mean_lo, rstd = statistics
+        value = to_compute(x)
+        xhat = normalized(value, scale, mean_hi, mean_lo, rstd)
+        g = backward(to_compute(dy), xhat, gamma, beta)
+        dx = _input_gradient(g, xhat, means[0], means[1], rstd) * scale
+        return to_storage(where_kept(dx, kept, value, omit))
+
+    @inlined
+    def full(arrays, omit, statistics, weights, means, j):
+        dy, x, keep = arrays
+        weight = load_or_scalar(weights[0], j, real(1))
+        bias = load_or_scalar(weights[1], j, real(0))
+        values, kept = load(x, j), load_or_scalar(keep, j, None)
+        return gradient(load(dy, j), values, kept, omit, statistics, weight, bias, means)
+
+    @inlined
+    def store_masked(arrays, omit, statistics, weights, means, dx, j, begin, end):
+        dy, x, keep = arrays
+        weight = masked_elements(weights[0], j, begin, end, real(1))
+        bias = masked_elements(weights[1], j, begin, end, real(0))
+        grad, values = masked_load(dy, j, begin, end), masked_load(x, j, begin, end)
+        kept = masked_kept(keep, j, begin, end)
+        lanes = gradient(grad, values, kept, omit, statistics, weight, bias, means)
+        masked_store(dx, j, lanes, begin, end)
+
+    @inlined
+    def store_dx(arrays, omit, peel, statistics, weights, means, dx, nontemporal):
+        given, size = (omit, statistics, weights, means), dx.size
+        peel = min(peel, size)
+        if peel > 0:
+            store_masked(arrays, *given, dx, peel - count, count - peel, count)
+        tail = size - (size - peel) % count
+        if nontemporal:
+            for j in range(peel, tail, count):
+                store_nontemporal(dx, j, full(arrays, *given, j))
+        else:
+            for j in range(peel, tail, count):
+                store(dx, j, full(arrays, *given, j))
+        if tail < size:
+            store_masked(arrays, *given, dx, tail, 0, size - tail)
+
+    return store_dx
+
+
+@inlined
+def _coefficients(number, through):
+    """Return the `GradientCoefficients` of a row with this number of elements."""
+    divisor = number * through.share + through.more
+    inv_count = through.mean / number if number > 0.0 else 0.0
+    inv_divisor = through.scale / divisor if divisor > 0.0 else 0.0
+    return inv_count, inv_divisor, through.eps_on_deviation
+
+
+def _make_rows(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled function for the rows from start to stop."""
+    statistics_of = _make_statistics(formula, element_type)
+    row_sums = _make_row_sums(formula, element_type)
+    store_dx, means_of = _make_store_dx(formula, element_type), make_means(element_type)
+    prefetched = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
+
+    @inlined
+    def rows(arrays, mask, peels, saved, weights, through, partial, totals, start, stop):
+        dy, x, dx = arrays
+        width, omit = x.shape[1], mask.omit
+        nontemporal = use_nontemporal_gradient(dx, width, peels[1])
+        ahead = width if nontemporal or width >= prefetched else 0
+        weight = part(weights[0], 0), part(weights[1], 0)
+        targets = part(partial[0], 0), part(partial[1], 0)
+        for begin in range(start, stop, tuning.ROWS_BETWEEN_FLUSHES):
+            for i in range(begin, min(begin + tuning.ROWS_BETWEEN_FLUSHES, stop)):
+                keep, rstd = window(mask.keep, i * mask.step, width), saved.rstd[i]
+                statistics = statistics_of(row(x, i), keep, omit, part(saved.mean, i), rstd)
+                given = row(dy, i), row(x, i), keep
+                number, sum_g, sum_g_xhat = row_sums(
+                    given, omit, peels[0], ahead, statistics, weight, targets
+                )
+                means = means_of(sum_g, sum_g_xhat, rstd, _coefficients(number, through))
+                store_dx(given, omit, peels[1], statistics, weight, means, row(dx, i), nontemporal)
+            flush(partial[0], totals[0])
+            flush(partial[1], totals[1])
+        fence_after_stores(nontemporal)
+
+    return rows
+
+
+def make_masked_backward(formula: Formula, element_type: ElementType) -> Kernel:
+    """Return the backward kernel of a formula, for x ``(N, D)``.
+
+    The sums of the gradients of gamma and beta, ``(parts, 1, D)`` or None, are zeros at first. The
+    parts follow from the shapes, so that no thread count changes a sum.
+    """
+    rows, peeled = _make_rows(formula, element_type), peels_to_alignment(element_type)
+    real = element_type.compute_type
+
+    def kernel(
+        dy: Any,
+        x: Any,
+        mask: Mask,
+        saved: Statistics,
+        weights: Parameters,
+        through: Through,
+        dx: Any,
+        sums: Parameters,
+        parts: int,
+        first: int,
+        last: int,
+    ) -> None:
+        width, arrays = x.shape[1], (dy, x, dx)
+        peels = (common_peel(x, width), common_peel(dx, width)) if peeled else (0, 0)
+        gamma, beta = aligned_copy(weights.gamma, peels[0]), aligned_copy(weights.beta, peels[0])
+        for p in range(first, last):
+            totals = part(sums.gamma, p), part(sums.beta, p)
+            partial = (
+                partial_sums(totals[0], real(0), peels[0], None, (1, width)),
+                partial_sums(totals[1], real(0), peels[0], None, (1, width)),
+            )
+            start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
+            of_part = partial, totals, start, stop
+            rows(arrays, mask, peels, saved, (gamma, beta), through, *of_part)
+            release(partial)
+        release((gamma, beta))
+
+    return make_grouped_kernel(f"masked.row_backward.{formula.name}.{element_type.name}", kernel)
