@@ -162,6 +162,23 @@ def test_gradients_of_nothing(name):
             assert (found if name == "ada" else found[0]).shape == shape
 
 
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("weights", [{}, {"weights": 1.0}], ids=["mask", "weights"])
+def test_a_gain_that_nothing_takes_may_be_nan(rng, norm, weights):
+    for width in (4, 40, 400):
+        x, dy = rng.normal(size=(2, 9, width))
+        gamma, keep = rng.normal(size=width), np.arange(width) != 2
+        missing = {"where": keep} | weights
+        found = []
+        for value in (1.0, np.nan):
+            gamma[2] = value
+            y, *saved = getattr(numnorm, f"{norm}_forward")(x, gamma, **missing)
+            backward = getattr(numnorm, f"{norm}_backward")
+            found.append((y, *backward(dy, x, *saved, gamma, **missing)))
+        for mine, theirs in zip(*found, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
 def test_weights_may_be_anything_where_nothing_counts():
     x = np.array([[1.0, 2.0, 9.0, 4.0]])
     keep = [True, True, False, True]

@@ -120,6 +120,7 @@ def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any
     @inlined
     def added(sums, g, xhat, kept, x, omit):
         number, sum_g, sum_g_xhat = sums
+        g = where_kept(g, kept, x, omit)  # a gamma that nothing takes may be NaN
         number += number_kept(kept, x, omit)
         return number, sum_g + g, multiply_add(g, xhat, sum_g_xhat)
 

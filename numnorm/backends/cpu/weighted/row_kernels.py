@@ -205,7 +205,8 @@ def _make_gradient(formula: Formula) -> Callable[..., Any]:
         kept = is_kept(x, keep, omit)
         d = dy if kept else 0.0
         xhat = ((x - mean) - lost) * rstd if kept else 0.0
-        return d, xhat, backward(d, xhat, gamma, beta)
+        g = backward(d, xhat, gamma, beta) if kept else 0.0  # gamma may be NaN
+        return d, xhat, g
 
     return gradient
 
