@@ -9,8 +9,8 @@ from weighted_reference import normalized, rows_of
 import numnorm
 
 UNCOMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-# Narrow rows in tiles, of one vector and with a rest; pairs; rows of several sums.
-WIDTHS = [3, 16, 21, 64, 300, *([] if UNCOMPILED else [700, 2048, 5001])]
+# Narrow rows in tiles or registers, of one vector and with a rest; pairs; rows of several sums.
+WIDTHS = [3, 8, 16, 21, 64, 300, *([] if UNCOMPILED else [700, 2048, 5001])]
 TOLERANCE = {"float32": 2e-6, "float64": 2e-14}
 
 

@@ -37,6 +37,7 @@ from numnorm.backends.cpu.simd.vector import (
     prefetch_l1,
     reduce_sum,
     store,
+    store_either,
     store_nontemporal,
 )
 from numnorm.backends.cpu.statistics.accumulators import flush, partial_sums
@@ -98,24 +99,31 @@ def _make_statistics(formula: Formula, element_type: ElementType) -> Callable[..
     return statistics
 
 
-def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any]:
-    """Return compiled functions that add a full or a masked vector to a row's sums.
-
-    The sums are the number of elements, and g and g * xhat with g = dL/dxhat. The gradients of
-    gamma and beta are added to the `targets`, element by element, unless these are None.
-    """
-    backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
-    real, to_compute = element_type.compute_type, element_type.to_compute
-    count = element_type.lanes
-    load, masked_load = make_load(count), make_masked_load(count)
-    load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
-    masked_kept = make_masked_kept(count)
+def _make_grad_and_xhat(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled function of dy and xhat, 0 where an element is left out."""
+    to_compute, normalized = element_type.to_compute, make_normalized(formula.centred)
 
     @inlined
     def grad_and_xhat(dy, x, kept, omit, statistics):
         scale, mean_hi, mean_lo, rstd = statistics
         xhat = where_kept(normalized(x, scale, mean_hi, mean_lo, rstd), kept, x, omit)
         return where_kept(to_compute(dy), kept, x, omit), xhat
+
+    return grad_and_xhat
+
+
+def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any]:
+    """Return compiled functions that add a full or a masked vector to a row's sums.
+
+    The sums are the number of elements, and g and g * xhat with g = dL/dxhat. The gradients of
+    gamma and beta are added to the `targets`, element by element, unless these are None.
+    """
+    backward, grad_and_xhat = inlined(formula.backward), _make_grad_and_xhat(formula, element_type)
+    real, to_compute = element_type.compute_type, element_type.to_compute
+    count = element_type.lanes
+    load, masked_load = make_load(count), make_masked_load(count)
+    load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
+    masked_kept = make_masked_kept(count)
 
     @inlined
     def added(sums, g, xhat, kept, x, omit):
@@ -290,6 +298,48 @@ def _make_rows(formula: Formula, element_type: ElementType) -> Callable[..., Any
     return rows
 
 
+def _make_short(formula: Formula, element_type: ElementType, count: int) -> Callable[..., Any]:
+    """Return `_make_rows` for rows of `count` elements, which stay in registers."""
+    backward, grad_and_xhat = inlined(formula.backward), _make_grad_and_xhat(formula, element_type)
+    real, to_compute = element_type.compute_type, element_type.to_compute
+    statistics_of, means_of = _make_statistics(formula, element_type), make_means(element_type)
+    to_storage, zeros = element_type.to_storage, make_zeros(real, count)
+    load, load_or_scalar = make_load(count), make_load_or_scalar(count)
+    line_elements = LINE // element_type.storage_dtype.itemsize
+
+    @inlined
+    def rows(arrays, mask, saved, weights, through, partial, totals, start, stop):
+        (dy, x, dx), omit = arrays, mask.omit
+        gamma = load_or_scalar(part(weights[0], 0), 0, real(1))
+        beta = load_or_scalar(part(weights[1], 0), 0, real(0))
+        nontemporal = use_nontemporal_gradient(dx, count)
+        for begin in range(start, stop, tuning.ROWS_BETWEEN_FLUSHES):
+            dgamma, dbeta = zeros(), zeros()
+            for i in range(begin, min(begin + tuning.ROWS_BETWEEN_FLUSHES, stop)):
+                keep, rstd = window(mask.keep, i * mask.step, count), saved.rstd[i]
+                statistics = statistics_of(row(x, i), keep, omit, part(saved.mean, i), rstd)
+                # With a NaN as the mask the load of dy waits for x.
+                for line in range(count, 2 * count, line_elements):
+                    prefetch_l1(row(dy, i), line)
+                values, kept = to_compute(load(row(x, i), 0)), load_or_scalar(keep, 0, None)
+                grad, xhat = grad_and_xhat(load(row(dy, i), 0), values, kept, omit, statistics)
+                g, number = backward(grad, xhat, gamma, beta), number_kept(kept, values, omit)
+                sums = np.float64(reduce_sum(g)), np.float64(reduce_sum(g * xhat))
+                coefficients = _coefficients(np.float64(number), through)
+                mean_g, mean_g_xhat = means_of(*sums, rstd, coefficients)
+                lanes = _input_gradient(g, xhat, mean_g, mean_g_xhat, statistics[3])
+                lanes = where_kept(lanes * statistics[0], kept, values, omit)
+                store_either(row(dx, i), 0, to_storage(lanes), nontemporal)
+                dgamma, dbeta = dgamma + grad * xhat, dbeta + grad
+            add(part(partial[0], 0), 0, dgamma)
+            add(part(partial[1], 0), 0, dbeta)
+            flush(partial[0], totals[0])
+            flush(partial[1], totals[1])
+        fence_after_stores(nontemporal)
+
+    return rows
+
+
 def make_masked_backward(formula: Formula, element_type: ElementType) -> Kernel:
     """Return the backward kernel of a formula, for x ``(N, D)``.
 
@@ -297,7 +347,8 @@ def make_masked_backward(formula: Formula, element_type: ElementType) -> Kernel:
     parts follow from the shapes, so that no thread count changes a sum.
     """
     rows, peeled = _make_rows(formula, element_type), peels_to_alignment(element_type)
-    real = element_type.compute_type
+    real, lanes = element_type.compute_type, element_type.lanes
+    one, two, four = (_make_short(formula, element_type, n * lanes) for n in (1, 2, 4))
 
     def kernel(
         dy: Any,
@@ -322,8 +373,15 @@ def make_masked_backward(formula: Formula, element_type: ElementType) -> Kernel:
                 partial_sums(totals[1], real(0), peels[0], None, (1, width)),
             )
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
-            of_part = partial, totals, start, stop
-            rows(arrays, mask, peels, saved, (gamma, beta), through, *of_part)
+            given = saved, (gamma, beta), through, partial, totals, start, stop
+            if width == lanes:
+                one(arrays, mask, *given)
+            elif width == 2 * lanes:
+                two(arrays, mask, *given)
+            elif width == 4 * lanes:
+                four(arrays, mask, *given)
+            else:
+                rows(arrays, mask, peels, *given)
             release(partial)
         release((gamma, beta))
 
