@@ -99,17 +99,20 @@ def _make_statistics(formula: Formula, element_type: ElementType) -> Callable[..
     return statistics
 
 
-def _make_grad_and_xhat(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function of dy and xhat, 0 where an element is left out."""
-    to_compute, normalized = element_type.to_compute, make_normalized(formula.centred)
+def _make_gradients(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled function of dy, xhat and dL/dxhat, 0 where an element is left out."""
+    backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
+    to_compute = element_type.to_compute
 
     @inlined
-    def grad_and_xhat(dy, x, kept, omit, statistics):
+    def gradients(dy, x, kept, omit, statistics, gamma, beta):
         scale, mean_hi, mean_lo, rstd = statistics
         xhat = where_kept(normalized(x, scale, mean_hi, mean_lo, rstd), kept, x, omit)
-        return where_kept(to_compute(dy), kept, x, omit), xhat
+        grad = where_kept(to_compute(dy), kept, x, omit)
+        # A gamma that nothing takes may be NaN.
+        return grad, xhat, where_kept(backward(grad, xhat, gamma, beta), kept, x, omit)
 
-    return grad_and_xhat
+    return gradients
 
 
 def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any]:
@@ -118,9 +121,8 @@ def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any
     The sums are the number of elements, and g and g * xhat with g = dL/dxhat. The gradients of
     gamma and beta are added to the `targets`, element by element, unless these are None.
     """
-    backward, grad_and_xhat = inlined(formula.backward), _make_grad_and_xhat(formula, element_type)
     real, to_compute = element_type.compute_type, element_type.to_compute
-    count = element_type.lanes
+    gradients, count = _make_gradients(formula, element_type), element_type.lanes
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
     masked_kept = make_masked_kept(count)
@@ -128,7 +130,6 @@ def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any
     @inlined
     def added(sums, g, xhat, kept, x, omit):
         number, sum_g, sum_g_xhat = sums
-        g = where_kept(g, kept, x, omit)  # a gamma that nothing takes may be NaN
         number += number_kept(kept, x, omit)
         return number, sum_g + g, multiply_add(g, xhat, sum_g_xhat)
 
@@ -138,10 +139,10 @@ def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any
         weight = load_or_scalar(weights[0], j, real(1))
         bias = load_or_scalar(weights[1], j, real(0))
         values, kept = to_compute(load(x, j)), load_or_scalar(keep, j, None)
-        grad, xhat = grad_and_xhat(load(dy, j), values, kept, omit, statistics)
+        grad, xhat, g = gradients(load(dy, j), values, kept, omit, statistics, weight, bias)
         add_product(targets[0], j, grad, xhat)
         add(targets[1], j, grad)
-        return added(sums, backward(grad, xhat, weight, bias), xhat, kept, values, omit)
+        return added(sums, g, xhat, kept, values, omit)
 
     @inlined
     def sum_masked(sums, arrays, omit, statistics, weights, targets, j, begin, end):
@@ -150,10 +151,10 @@ def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any
         bias = masked_elements(weights[1], j, begin, end, real(0))
         values, kept = to_compute(masked_load(x, j, begin, end)), masked_kept(keep, j, begin, end)
         grad = masked_load(dy, j, begin, end)
-        grad, xhat = grad_and_xhat(grad, values, kept, omit, statistics)
+        grad, xhat, g = gradients(grad, values, kept, omit, statistics, weight, bias)
         masked_add_product(targets[0], j, grad, xhat, begin, end)
         masked_add(targets[1], j, grad, begin, end)
-        return added(sums, backward(grad, xhat, weight, bias), xhat, kept, values, omit)
+        return added(sums, g, xhat, kept, values, omit)
 
     return sum_full, sum_masked
 
@@ -300,8 +301,8 @@ def _make_rows(formula: Formula, element_type: ElementType) -> Callable[..., Any
 
 def _make_short(formula: Formula, element_type: ElementType, count: int) -> Callable[..., Any]:
     """Return `_make_rows` for rows of `count` elements, which stay in registers."""
-    backward, grad_and_xhat = inlined(formula.backward), _make_grad_and_xhat(formula, element_type)
     real, to_compute = element_type.compute_type, element_type.to_compute
+    gradients = _make_gradients(formula, element_type)
     statistics_of, means_of = _make_statistics(formula, element_type), make_means(element_type)
     to_storage, zeros = element_type.to_storage, make_zeros(real, count)
     load, load_or_scalar = make_load(count), make_load_or_scalar(count)
@@ -322,8 +323,10 @@ def _make_short(formula: Formula, element_type: ElementType, count: int) -> Call
                 for line in range(count, 2 * count, line_elements):
                     prefetch_l1(row(dy, i), line)
                 values, kept = to_compute(load(row(x, i), 0)), load_or_scalar(keep, 0, None)
-                grad, xhat = grad_and_xhat(load(row(dy, i), 0), values, kept, omit, statistics)
-                g, number = backward(grad, xhat, gamma, beta), number_kept(kept, values, omit)
+                grad, xhat, g = gradients(
+                    load(row(dy, i), 0), values, kept, omit, statistics, gamma, beta
+                )
+                number = number_kept(kept, values, omit)
                 sums = np.float64(reduce_sum(g)), np.float64(reduce_sum(g * xhat))
                 coefficients = _coefficients(np.float64(number), through)
                 mean_g, mean_g_xhat = means_of(*sums, rstd, coefficients)
