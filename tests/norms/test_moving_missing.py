@@ -306,7 +306,7 @@ def test_policies_and_errors(name, number):
     x = np.arange(8.0)
     np.testing.assert_array_equal(norm(x, number, nan_policy="raise"), norm(x, number))
     x[3] = np.nan
-    with pytest.raises(ValueError, match="nan values"):
+    with pytest.raises(ValueError, match="x must not contain NaN"):
         norm(x, number, nan_policy="raise")
     with pytest.raises(ValueError, match="where must broadcast against x"):
         norm(x, number, where=np.ones(7, bool))
