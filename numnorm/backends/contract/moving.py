@@ -108,7 +108,7 @@ class ExponentialState(NamedTuple):
         weight that the statistics have kept since the last value. One for each channel if values
         were missing.
     mean, mean_lo, variance : array of float64
-        The statistics of each channel, of the shape of x without the axis; `mean_lo` is what the
+        The statistics of each channel, of the shape of x without the axis; ``mean_lo`` is what the
         mean lost when it was rounded.
 
     Examples
