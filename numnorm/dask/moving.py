@@ -237,7 +237,7 @@ def _steps_of(x: Any, *, axis: int, part: slice) -> Any:
 
 
 def _of_block(*blocks: Any, call: _Call) -> Any:
-    """Return the results of a block, from its steps and from those of its neighbours."""
+    """Return the results of a block, from its own steps and its neighbours'."""
     *arrays, starts = blocks
     count, axis = len(call.names), call.axis
     start, own = int(starts.ravel()[0]), arrays[:count]

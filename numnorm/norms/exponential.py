@@ -127,7 +127,7 @@ def exponential_norm_forward(
     -------
     Normalized
         ``(y, mean, rstd)``, all of the shape of x: the statistics at every step. A step that is
-        left out has those of the step before it; they are NaN before the first step that counts.
+        left out has the statistics of the step before it, NaN before the first step that counts.
 
     Examples
     --------

@@ -281,7 +281,7 @@ def batch_moments(
     Returns
     -------
     Moments or GroupMoments
-        The moments of x, or of all chunks up to x. With groups, those of each label.
+        The moments of x, or of all chunks up to x. With groups, the moments of each label.
 
     Raises
     ------

@@ -86,7 +86,7 @@ def moving_norm(
 
     Notes
     -----
-    The windows are those of ``apply-cmvn-sliding`` of Kaldi and ``sliding_window_cmn`` of
+    The windows are as in ``apply-cmvn-sliding`` of Kaldi and ``sliding_window_cmn`` of
     torchaudio, with two differences. Their trailing windows hold one step more: for their
     ``cmn_window=600`` pass 601. And they divide by the deviation only if asked to
     (``norm_vars``), and by default use a `min_window` of 100.

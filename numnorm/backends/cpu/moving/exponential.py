@@ -85,7 +85,7 @@ def exponential_dx(
 ) -> Array:
     """Return dx in the dtype that dy and x have.
 
-    The `shares` are those of all steps of each channel, where steps are missing.
+    Where steps are missing, `shares` has the share of each step of each channel.
     """
     plan = plan_of(x.dtype, layout)
     inputs = plan.flat(dy), plan.flat(x), *statistics

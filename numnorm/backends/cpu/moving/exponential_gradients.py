@@ -101,8 +101,8 @@ def make_exponential_gradients_kernel(
     """Return a kernel ``(dy, x, mean, rstd, dx, shares, shape, counts, eps)``.
 
     The arrays are flat. ``shares`` are the shares of each step in its statistics; if steps are
-    ``missing``, of each step of each channel: 0 where dy is 0 and x any number. The `shape`,
-    ``counts`` and `eps` are those of the kernel of `make_exponential_kernel`.
+    ``missing``, of each step of each channel: 0 where dy is 0 and x any number. `shape` and
+    ``counts`` are as for `make_exponential_kernel`; `eps` is the least deviation.
     """
     access = lane_access(element_type, across)
     block_means = _make_block_means(access, missing)

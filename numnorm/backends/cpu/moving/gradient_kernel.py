@@ -116,8 +116,8 @@ def make_window_gradients_kernel(element_type: ElementType, across: bool) -> Ker
     """Return a kernel ``(dy, x, mean, rstd, dx, shape, blocks, windows, options, parts)``.
 
     The arrays are flat, and the `shape` is ``(outer, steps, inner)``. ``blocks`` are the number of
-    groups and of blocks, and the first step at which a window ends. ``windows`` are those of the
-    kernel of `make_windows_kernel`. ``options`` are 1 or 0 for whether the mean is subtracted, and
+    groups and of blocks, and the first step at which a window ends. ``windows`` are as for
+    `make_windows_kernel`. ``options`` are 1 or 0 for whether the mean is subtracted, and
     whether to divide. The groups are divided into `parts`.
     """
     block = _make_block(element_type, across)

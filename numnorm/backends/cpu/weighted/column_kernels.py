@@ -68,7 +68,7 @@ def _spread(values, columns, channel, n, lanes):
 
 @inlined
 def _flush(lanes, columns, channel, n, sums):
-    """Add the sums of a unit to those of its channels."""
+    """Add the sums of a unit to the sums of its channels."""
     if columns.inner == 1:
         of_channels = window(sums, channel, n)
         for k in range(n):

@@ -31,7 +31,7 @@ class Selection(NamedTuple):
     keep : array of uint8
         0 where an element is left out.
     keep_step : int
-        The distance from the numbers of one row to those of the next: 0 if all rows share them.
+        The distance from a row's numbers to the next row's: 0 if all rows share them.
     weights : array of float64
         The weight of each element.
     weight_step : int

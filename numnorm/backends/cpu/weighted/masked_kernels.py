@@ -57,7 +57,7 @@ class Mask(NamedTuple):
     keep : array of uint8 or None
         0 where an element is left out, flat, for all rows or for each row.
     step : int
-        The distance from the numbers of one row to those of the next: 0 if all rows share them.
+        The distance from a row's numbers to the next row's: 0 if all rows share them.
     omit : int or None
         None if a NaN is not left out.
     """

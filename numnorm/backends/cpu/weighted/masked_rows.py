@@ -50,7 +50,7 @@ def _plan(
 
 
 def _omit(weighting: Weighting) -> int | None:
-    """Return what chooses the loops: those of None have no test for NaN."""
+    """Return what chooses the loops: with None they have no test for NaN."""
     return 1 if weighting.omit else None
 
 

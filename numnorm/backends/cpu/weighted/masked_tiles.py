@@ -214,7 +214,7 @@ def make_masked_tile(
 
     ``tile(x, mask, scaling, weights, fill, y, saved, start, number)`` takes flat x and y and the
     mask from the tile's first row on. `row_statistics` computes the statistics of a row whose
-    squares overflow or vanish, or whose pivot was poor, and those of a pair of wider rows.
+    squares overflow or vanish, or whose pivot was poor, and of each row of a pair of wider rows.
     """
     lanes, real = element_type.lanes, element_type.compute_type
     pivots, tile_sums = _make_pivots(element_type), _make_sums(element_type)

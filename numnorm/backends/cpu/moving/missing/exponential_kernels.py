@@ -74,7 +74,7 @@ def make_shares_kernel(across: bool) -> Kernel:
 def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
     """Return a compiled ``first_block(arrays, shares, starts, stride, count, eps)``.
 
-    It normalizes the first steps by the mean and the deviation of those of them that count.
+    It normalizes the first steps. Their mean and deviation are of the steps among them that count.
     """
     read, output, zeros = access.read, make_outputs(access), make_zeros(np.float64, LANES)
     read_share, at_least_zero = access.read_statistic, make_at_least(0.0)
@@ -110,9 +110,9 @@ def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
 def make_missing_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
     """Return a kernel ``(x, shares, y, mean, rstd, state, after, shape, counts, eps)``.
 
-    The ``shares`` are those of each step, as the kernel of `make_shares_kernel` stores them. A
-    channel of the ``state`` before its first value has a mean of NaN. The other arguments are those
-    of the kernel of `make_exponential_kernel`; `after` gets no weight.
+    ``shares`` has the share of each step, stored by the kernel of `make_shares_kernel`. In the
+    ``state``, a channel before its first value has a mean of NaN. The other arguments are as for
+    `make_exponential_kernel`; `after` gets no weight.
     """
     access = lane_access(element_type, across)
     read, output, first_block = access.read, make_outputs(access), _make_first_block(access)

@@ -1,4 +1,4 @@
-"""Which steps count in moving statistics, and the results of those that do not."""
+"""Which steps count in moving statistics, and the results of the other steps."""
 
 from collections.abc import Callable
 from typing import Any

@@ -21,8 +21,8 @@ from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import reciprocal, where_at_most
 from numnorm.backends.cpu.simd.vector import load_scalar, make_load, make_zeros, multiply_add, store
 
-# Rows of the table: two sums and a count of the steps of a block up to a step, the same of those of
-# the block before, and the pivots of both.
+# Rows of the table: two sums and a count of a block's steps up to a step, two sums and a count of
+# the steps of the block before it, and the pivot of each block.
 _ROWS = 8
 
 
@@ -31,7 +31,7 @@ def _make_sums() -> Callable[..., Any]:
 
     It stores the sums and pivots of one block from index `row` on of the rows of the table.
     ``places`` are the index of the anchor, and from there to its place in the mask. ``bounds`` are
-    those of the sums without missing steps.
+    as for the sums without missing steps.
     """
     load, zero = make_load(1), make_zeros(np.float64, 1)
 
@@ -140,9 +140,9 @@ def _make_stretch(element_type: ElementType, adjacent: bool) -> Callable[..., An
 
 
 def make_missing_sequences_kernel(element_type: ElementType, adjacent: bool) -> Kernel:
-    """Return a kernel with the arguments of that of `make_missing_windows_kernel`.
+    """Return a kernel with the same arguments as the one of `make_missing_windows_kernel`.
 
-    `adjacent` and the groups are those of the kernel of `make_sequence_windows_kernel`.
+    `adjacent` and the groups are as for `make_sequence_windows_kernel`.
     """
     copied, copied_mask = make_copied(element_type, adjacent), make_copied(MASK, adjacent)
     tables, stretch = _make_tables(), _make_stretch(element_type, adjacent)

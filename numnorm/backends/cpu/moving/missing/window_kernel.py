@@ -89,7 +89,7 @@ def make_merged() -> Callable[..., Any]:
 def _make_block(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``block(arrays, keep, starts, stride, windows, growing, options, table)``.
 
-    It normalizes by the windows around one anchor. ``windows`` are those of full windows.
+    It normalizes by the windows around one anchor. ``windows`` are as for `window_kernels`.
     """
     access = lane_access(element_type, True)
     added = _make_added(access, lane_access(MASK, True).read)
@@ -126,7 +126,7 @@ def make_missing_windows_kernel(element_type: ElementType) -> Kernel:
     """Return a kernel ``(x, keep, y, mean, rstd, numbers, options, parts)``.
 
     ``keep`` is 1 for each step that counts, or else 0, of the size of x. The other arguments are
-    those of the kernel of `make_windows_kernel`. The statistics of windows of nothing are NaN.
+    as for `make_windows_kernel`. A window in which no step counts has statistics of NaN.
     """
     block = _make_block(element_type)
     locate = make_locate(True, 0, 0)
