@@ -14,7 +14,7 @@ import numpy as np
 from numnorm.arguments import Shape, brief, check_choice, check_float
 from numnorm.array_likes import as_plain_array, is_on_device
 from numnorm.backends import backend_for
-from numnorm.backends.contract.weighting import WeightedInput, Weighting
+from numnorm.backends.contract.weighting import KEEP_ALL, WeightedInput, Weighting
 from numnorm.keywords import unexpected
 from numnorm.layouts import normalized_axes
 from numnorm.lazy_arrays import any_lazy, lazy_twin
@@ -22,7 +22,6 @@ from numnorm.lazy_arrays import any_lazy, lazy_twin
 _Result = TypeVar("_Result")
 _POLICIES = ("propagate", "omit", "raise")
 _BOOL = np.dtype(bool)
-_ALL = Weighting(keep=None, weights=None, omit=False, fill=0.0, fill_missing=0.0)
 
 
 def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) -> _Result:
@@ -68,7 +67,7 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
 
 def counted(x: Any) -> WeightedInput:
     """Return x so that its moments have a count for each channel."""
-    return x if isinstance(x, WeightedInput) else WeightedInput(x, _ALL)
+    return x if isinstance(x, WeightedInput) else WeightedInput(x, KEEP_ALL)
 
 
 def _where(value: Any, shape: Shape, name: str) -> Any:

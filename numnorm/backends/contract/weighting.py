@@ -33,6 +33,9 @@ class Weighting(NamedTuple):
     fill_missing: float
 
 
+KEEP_ALL = Weighting(keep=None, weights=None, omit=False, fill=0.0, fill_missing=0.0)
+
+
 class WeightedInput(NamedTuple):
     """An array with its weighting: what norms get in place of x. It has a backend of its own.
 

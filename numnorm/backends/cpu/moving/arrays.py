@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
     as_kernel_array,
     as_statistic,
     check_out,
+    rounded,
 )
 from numnorm.backends.cpu.memory.placement import empty_like
 from numnorm.backends.cpu.moving.lanes import LANES
@@ -127,3 +129,23 @@ def in_one_dtype(dy: Any, x: Array) -> tuple[Array, Array]:
     if gradient.dtype == x.dtype:
         return gradient, x
     return gradient.astype(np.float64), x.astype(np.float64)
+
+
+def in_own_dtype(
+    dx_of: Callable[..., Array], dy: Any, x: Array, mean: Any, rstd: Any, out: Any
+) -> Array:
+    """Return ``dx_of(dy, x, statistics, out=out)``, which needs one dtype, in the dtype of x."""
+    statistics = given_statistics(mean, rstd, x)
+    if out is not None:
+        check_out(out, x, "x")
+    gradient, wide = in_one_dtype(dy, x)
+    if wide.dtype == x.dtype:
+        return dx_of(gradient, wide, statistics, out=out)
+    return rounded(dx_of(gradient, wide, statistics, out=None), x.dtype, out)
+
+
+def statistics_of(
+    plan: Plan, x: Array, save: bool, mean: Array, rstd: Array
+) -> tuple[Array | None, Array | None]:
+    """Return mean and rstd for the caller, None if they are not to be saved."""
+    return (saved_of(plan, x, mean), saved_of(plan, x, rstd)) if save else (None, None)

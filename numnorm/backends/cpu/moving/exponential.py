@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.moving import Decay
-from numnorm.backends.cpu.memory.host_arrays import Array, check_out, rounded
+from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.moving.arrays import (
     Plan,
-    given_statistics,
-    in_one_dtype,
+    in_own_dtype,
     parts_of,
     plan_of,
     result_of,
-    saved_of,
     statistics_for,
+    statistics_of,
     target_of,
 )
 from numnorm.backends.cpu.moving.exponential_gradients import make_exponential_gradients_kernel
@@ -39,23 +38,15 @@ def exponential_forward(
     state = np.zeros((3, layout.outer * layout.inner))
     run_exponential(plan, (source, target, mean, rstd), state, 0.0, decay)
     y = result_of(target, x, out)
-    if not save:
-        return y, None, None
-    return y, saved_of(plan, x, mean), saved_of(plan, x, rstd)
+    return y, *statistics_of(plan, x, save, mean, rstd)
 
 
 def exponential_backward(
     dy: Any, x: Array, mean: Any, rstd: Any, layout: MovingLayout, decay: Decay, out: Any
 ) -> Array:
     """Return dx."""
-    statistics = given_statistics(mean, rstd, x)
-    dtype = x.dtype
-    if out is not None:
-        check_out(out, x, "x")
-    gradient, x = in_one_dtype(dy, x)
-    if x.dtype != dtype:
-        return rounded(exponential_dx(gradient, x, statistics, layout, decay, None), dtype, out)
-    return exponential_dx(gradient, x, statistics, layout, decay, out)
+    dx_of = functools.partial(exponential_dx, layout=layout, decay=decay)
+    return in_own_dtype(dx_of, dy, x, mean, rstd, out)
 
 
 def run_exponential(

@@ -87,9 +87,9 @@ def make_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
     The arrays are flat; mean and rstd have no elements if they are not to be saved. The ``state (3,
     channels)`` has the mean, what it lost by rounding, and the variance of each channel; `after`
     gets the same three numbers after the last step, and then the weight. The `shape` is
-    ``(outer, steps, inner)``. ``counts`` are the number of groups, of first steps that have the statistics of their
-    block, and of parts. ``weights`` are the weight of the state, alpha, whether to adjust, and the
-    least deviation.
+    ``(outer, steps, inner)``. ``counts`` are the number of groups, of first steps that have the
+    statistics of their block, and of parts. ``weights`` are the weight of the state, alpha, whether
+    to adjust, and the least deviation.
     """
     access = lane_access(element_type, across)
     read, output, first_block = access.read, make_outputs(access), _make_first_block(access)

@@ -8,18 +8,17 @@ import numpy as np
 
 from numnorm.backends.contract.moving import Windows
 from numnorm.backends.cpu.compiler.jit import Kernel
-from numnorm.backends.cpu.memory.host_arrays import Array, check_out, rounded
+from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.moving import gradient_kernel, window_kernels
 from numnorm.backends.cpu.moving.arrays import (
     NOTHING,
     Plan,
-    given_statistics,
-    in_one_dtype,
+    in_own_dtype,
     parts_of,
     plan_of,
     result_of,
-    saved_of,
     statistics_for,
+    statistics_of,
     target_of,
 )
 from numnorm.backends.cpu.moving.lanes import group_count
@@ -58,24 +57,15 @@ def moving_forward(
     mean, rstd = statistics_for(x, save)
     run_windows(plan, run, (source, target, mean, rstd))
     y = result_of(target, x, out)
-    if not save:
-        return y, None, None
-    return y, saved_of(plan, x, mean), saved_of(plan, x, rstd)
+    return y, *statistics_of(plan, x, save, mean, rstd)
 
 
 def moving_backward(
     dy: Any, x: Array, mean: Any, rstd: Any, layout: MovingLayout, windows: Windows, out: Any
 ) -> Array:
     """Return dx."""
-    statistics = given_statistics(mean, rstd, x)
-    dtype = x.dtype
-    if out is not None:
-        check_out(out, x, "x")
-    gradient, x = in_one_dtype(dy, x)
-    if x.dtype != dtype:
-        dx = windows_dx(gradient, x, statistics, layout, windows, None)
-        return rounded(dx, dtype, out)
-    return windows_dx(gradient, x, statistics, layout, windows, out)
+    dx_of = functools.partial(windows_dx, layout=layout, windows=windows)
+    return in_own_dtype(dx_of, dy, x, mean, rstd, out)
 
 
 def windows_dx(

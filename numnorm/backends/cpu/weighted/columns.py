@@ -19,13 +19,9 @@ from numnorm.backends.cpu.memory.host_arrays import (
     as_kernel_array,
     as_parameter,
     as_statistic,
-    check_out,
     gradient_dtype,
-    output_like,
-    result,
-    rounded,
 )
-from numnorm.backends.cpu.memory.placement import empty_like
+from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
 from numnorm.backends.cpu.weighted.column_kernels import (
@@ -37,7 +33,8 @@ from numnorm.backends.cpu.weighted.column_kernels import (
     make_pivots,
 )
 from numnorm.backends.cpu.weighted.loops import Fill, Selection
-from numnorm.backends.cpu.weighted.selection import left_out, refill, selection_of
+from numnorm.backends.cpu.weighted.results import output_for, result_of
+from numnorm.backends.cpu.weighted.selection import selection_of
 from numnorm.layouts import ColumnLayout
 
 _FLOAT64 = np.dtype(np.float64)
@@ -138,12 +135,11 @@ def weighted_column_forward(
         weight = _parameter("gamma", gamma, shape, meaning, 1.0)
         bias = _parameter("beta", beta, shape, meaning, 0.0)
     except ValueError as error:
-        left = left_out(weighting, x)
+        refill = filling_of(weighting, x)
         of_all = functools.partial(weighted_column_forward, weighting)
         given = x, mean, m2, divisor, eps, gamma, beta, layout, out
         y, rstd = broadcast.forward(of_all, error, *given)
-        refill(weighting, y, left)
-        return y, rstd
+        return refill(y), rstd
     dtype = element_type_of(x.dtype).compute_dtype
     source = _source(weighting, x, layout, dtype)
     rstd = reciprocal_deviations(m2, divisor, eps)
@@ -151,12 +147,12 @@ def weighted_column_forward(
     with np.errstate(all="ignore"):
         table = np.stack([mean, np.zeros(shape), rstd * weight, bias]).reshape(-1)
     inputs = source.selection.keep, source.selection.weights
-    target = _output(source, x, out, inputs)
+    target = output_for(source.array, source.wide, x, out, inputs)
     fill = Fill(weighting.fill, weighting.fill_missing)
     arguments = source.selection, source.columns, table, fill, target.reshape(-1)
     parts = row_parts(layout.outer, x.size)
     source.run(_forward_kernel(dtype.name), arguments, parts, 2)
-    return _result(target, source, x, out), rstd
+    return result_of(target, source.wide, x, out), rstd
 
 
 def reciprocal_deviations(m2: Array, divisor: float, eps: float) -> Array:
@@ -202,12 +198,12 @@ def weighted_column_backward(
     sums = _sums(_gradient_sums(dtype.name), source, grad, mean)
     table, dgamma, dbeta = _gradients(sums, mean, rstd, weight, detached)
     inputs = grad, source.selection.keep, source.selection.weights
-    target = _output(source, x, out, inputs)
+    target = output_for(source.array, source.wide, x, out, inputs)
     arguments = grad.reshape(-1), source.selection, source.columns, table, target.reshape(-1)
     source.run(_dx_kernel(dtype.name), arguments, row_parts(layout.outer, x.size), 3)
     own = gradient_dtype("gamma", gamma, x.dtype)
     with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
-        return _result(target, source, x, out), dgamma.astype(own), dbeta.astype(own)
+        return result_of(target, source.wide, x, out), dgamma.astype(own), dbeta.astype(own)
 
 
 def _gradients(
@@ -237,23 +233,6 @@ def _parameter(name: str, value: Any, shape: tuple[int], meaning: str, missing: 
     return as_parameter(name, value, shape, meaning, _FLOAT64, shape)
 
 
-def _output(source: _Source, x: Array, out: Any, inputs: tuple[Any, ...]) -> Array:
-    """Return an array for the result of a kernel, in the memory of `out` if possible."""
-    if out is not None:
-        check_out(out, x, "x")
-    if out is None or source.wide.dtype != x.dtype:
-        return empty_like(source.array)
-    return output_like(source.array, x, "x", out, element_type_of(x.dtype), None, inputs)
-
-
-def _result(target: Array, source: _Source, x: Array, out: Any) -> Array:
-    """Return the result of a kernel in the dtype of x, in `out` if that is given."""
-    if source.wide.dtype == x.dtype:
-        return result(target, x, out, None)
-    y: Array = rounded(result(target, source.wide, None, None), x.dtype, out)
-    return y
-
-
 def _broadcast_backward(
     weighting: Weighting,
     error: ValueError,
@@ -264,9 +243,7 @@ def _broadcast_backward(
     *others: Any,
 ) -> tuple[Array, Array, Array]:
     """Return the gradients for a gamma that broadcasts against x: what is left out is 0 in both."""
-    keep = np.ones(x.shape, bool)
-    for left in left_out(weighting, x):
-        keep &= True if left is None else ~left
+    keep = kept_by(weighting, x)
     dy, x = np.where(keep, dy, dy.dtype.type(0)), np.where(keep, x, x.dtype.type(0))
     of_all = functools.partial(weighted_column_backward, weighting._replace(keep=keep, omit=False))
     # A channel of which nothing is left has NaN here.

@@ -45,7 +45,7 @@ def _plan(
     """Return the plan of the plain norm, and the kernel and its constants."""
     plan = forward_plan(norm, dtype, layout, scaling)
     segments = layout.segment, layout.channels
-    constants = *segments, scaling.eps, scaling.eps_on_deviation, *_divisor(norm, scaling)
+    constants = *segments, scaling.eps, scaling.eps_on_deviation, *divisor_of(norm, scaling)
     return plan, _forward_kernel(norm.formula, plan.element_type), constants
 
 
@@ -54,7 +54,7 @@ def _omit(weighting: Weighting) -> int | None:
     return 1 if weighting.omit else None
 
 
-def _divisor(norm: Norm, scaling: NormScaling) -> tuple[float, float]:
+def divisor_of(norm: Norm, scaling: NormScaling) -> tuple[float, float]:
     """Return share and more: a sum of squares is divided by ``number * share + more``."""
     return (0.0, 1.0) if norm.of_length else (1.0, -float(scaling.ddof))
 
@@ -127,7 +127,7 @@ def masked_row_backward(
     sums = tuple(totals[k] if k < norm.parameters else None for k in range(2))
     if plan.elements:
         flows = float(norm.formula.centred and not detached.mean), float(not detached.scale)
-        through = *flows, *_divisor(norm, scaling), scaling.eps_on_deviation
+        through = *flows, *divisor_of(norm, scaling), scaling.eps_on_deviation
         mask = keep, step, _omit(weighting)
         kernel = _backward_kernel(norm.formula, element_type)
         arguments = (

@@ -17,24 +17,22 @@ from numnorm.backends.cpu.memory.host_arrays import (
     as_kernel_array,
     as_parameter,
     as_statistic,
-    check_out,
     gradient_dtype,
     in_wider_dtype,
-    output_like,
-    result,
-    rounded,
     wider_dtype,
 )
-from numnorm.backends.cpu.memory.placement import empty_like
+from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
 from numnorm.backends.cpu.rows import broadcast
 from numnorm.backends.cpu.rows.rows import gradient_parameters, kernel_parameters
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.weighted.loops import LANES, Fill
 from numnorm.backends.cpu.weighted.masked_rows import (
+    divisor_of,
     is_one_segment,
     masked_row_backward,
     masked_row_forward,
 )
+from numnorm.backends.cpu.weighted.results import output_for, result_of
 from numnorm.backends.cpu.weighted.row_kernels import (
     Gradients,
     Outputs,
@@ -45,7 +43,7 @@ from numnorm.backends.cpu.weighted.row_kernels import (
     make_weighted_backward,
     make_weighted_forward,
 )
-from numnorm.backends.cpu.weighted.selection import left_out, refill, selection_of
+from numnorm.backends.cpu.weighted.selection import selection_of
 from numnorm.layouts import RowLayout
 
 _FLOAT64 = np.dtype(np.float64)
@@ -74,11 +72,10 @@ def weighted_row_forward(
             parameters = kernel_parameters(norm, gamma, beta, layout, element_type)
     except ValueError as error:
         of_all = functools.partial(weighted_row_forward, weighting)
-        left = left_out(weighting, x)
+        refill = filling_of(weighting, x)
         given = norm, x, gamma, beta, layout, scaling, out, save
         y, mean, rstd = broadcast.forward(of_all, error, *given)
-        refill(weighting, y, left)
-        return y, mean, rstd
+        return refill(y), mean, rstd
     return forward(weighting, norm, x, parameters, layout, scaling, out, save)
 
 
@@ -96,9 +93,8 @@ def _forward(
     wide, size = x.astype(dtype, copy=False), (layout.rows, layout.width)
     source = as_kernel_array(wide, element_type_of(dtype), layout.order, size)
     selection = selection_of(weighting, x.shape, layout.order, *size)
-    target = _output(
-        norm, source, wide, x, layout, out, (selection.keep, selection.weights, *parameters)
-    )
+    inputs = selection.keep, selection.weights, *parameters
+    target = output_for(source, wide, x, out, inputs, name=norm.names.x, order=layout.order)
     mean, rstd = np.full((2, layout.rows if save else 0), scaling.for_empty_row)
     if source.size:
         arguments = (
@@ -109,7 +105,7 @@ def _forward(
         parts = row_parts(layout.rows, source.size)
         kernel = _forward_kernel(norm.formula, dtype.name)
         run(kernel, (*flattened(arguments), parts), 2 * source.nbytes, parts)
-    y = _result(target, wide, x, layout, out)
+    y = result_of(target, wide, x, out, order=layout.order)
     if not save:
         return y, None, None
     with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32
@@ -180,7 +176,8 @@ def _backward(
     grad = as_kernel_array(grad.astype(dtype, copy=False), element_type, layout.order, size)
     selection = selection_of(weighting, x.shape, layout.order, *size)
     inputs = grad, selection.keep, selection.weights, *statistics, *parameters
-    target, rows = _output(norm, source, wide, x, layout, out, inputs), _rows(norm, layout)
+    target = output_for(source, wide, x, out, inputs, name=norm.names.x, order=layout.order)
+    rows = _rows(norm, layout)
     parts = summed_parts(*size, parameters.gamma.size)
     totals = np.zeros((2, parts, rows.channels, parameters.gamma.size // rows.channels))
     if source.size:
@@ -192,7 +189,7 @@ def _backward(
         )  # fmt: skip
         kernel = _backward_kernel(norm.formula, dtype.name)
         run(kernel, (*flattened(arguments), parts), 3 * source.nbytes, parts)
-    return _result(target, wide, x, layout, out), totals
+    return result_of(target, wide, x, out, order=layout.order), totals
 
 
 def _parameters(norm: Norm, gamma: Any, beta: Any, layout: RowLayout) -> Parameters:
@@ -218,8 +215,8 @@ def _rows(norm: Norm, layout: RowLayout) -> Rows:
 
 
 def _scaling(norm: Norm, scaling: NormScaling) -> Scaling:
-    share, more = (0.0, 1.0) if norm.of_length else (1.0, -float(scaling.ddof))
-    return Scaling(int(norm.formula.centred), scaling.eps, scaling.eps_on_deviation, share, more)
+    numbers = scaling.eps, scaling.eps_on_deviation, *divisor_of(norm, scaling)
+    return Scaling(int(norm.formula.centred), *numbers)
 
 
 def _checked(
@@ -233,31 +230,6 @@ def _checked(
     if not norm.formula.centred:
         return grad, (np.zeros(layout.rows), rstd)
     return grad, (as_statistic("mean", mean, shape, meaning), rstd)
-
-
-def _output(
-    norm: Norm,
-    source: Array,
-    wide: Array,
-    x: Array,
-    layout: RowLayout,
-    out: Any,
-    inputs: tuple[Any, ...],
-) -> Array:
-    """Return an array for the result of a kernel, in the memory of `out` if possible."""
-    if out is not None:
-        check_out(out, x, norm.names.x)
-    if out is None or wide.dtype != x.dtype:
-        return empty_like(source)
-    return output_like(source, x, norm.names.x, out, element_type_of(x.dtype), layout.order, inputs)
-
-
-def _result(target: Array, wide: Array, x: Array, layout: RowLayout, out: Any) -> Array:
-    """Return the result of a kernel in the dtype of x, in `out` if that is given."""
-    if wide.dtype == x.dtype:
-        return result(target, x, out, layout.order)
-    y: Array = rounded(result(target, wide, None, layout.order), x.dtype, out)
-    return y
 
 
 def _of_parameters(
@@ -287,9 +259,7 @@ def _broadcast_backward(
 ) -> tuple[Array, Array, Array]:
     """Return the gradients for a gamma that broadcasts against x: what is left out is 0 in both."""
     layout = others[0]
-    keep = np.ones(x.shape, bool)
-    for left in left_out(weighting, x):
-        keep &= True if left is None else ~left
+    keep = kept_by(weighting, x)
     dy, x = np.where(keep, dy, dy.dtype.type(0)), np.where(keep, x, x.dtype.type(0))
     of_all = functools.partial(weighted_row_backward, weighting._replace(keep=keep, omit=False))
     shape = layout.statistic_shape

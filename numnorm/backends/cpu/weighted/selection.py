@@ -1,4 +1,4 @@
-"""Missing values and weights as kernels take them, and results of elements that are left out."""
+"""Missing values and weights as kernels take them."""
 
 import math
 from typing import Any
@@ -58,18 +58,3 @@ def _flat(
 def _leading(shape: Shape, rows: int) -> int:
     """Return how many of the first axes have `rows` elements together; 0 if no number has."""
     return next((k for k in range(1, len(shape) + 1) if math.prod(shape[:k]) == rows), 0)
-
-
-def left_out(weighting: Weighting, x: Array) -> tuple[Array | None, Array | None]:
-    """Return where `keep` is false, and where NaN is left out, as arrays of the shape of x."""
-    out = None if weighting.keep is None else ~np.broadcast_to(weighting.keep, x.shape)
-    return out, np.isnan(x) if weighting.omit else None
-
-
-def refill(weighting: Weighting, y: Array, left: tuple[Array | None, Array | None]) -> None:
-    """Store the fill values in a result, given what `left_out` returned."""
-    out, missing = left
-    if missing is not None:
-        np.copyto(y, weighting.fill_missing, where=missing, casting="unsafe")
-    if out is not None:
-        np.copyto(y, weighting.fill, where=out, casting="unsafe")

@@ -8,12 +8,13 @@ import numpy as np
 from numnorm.backends.contract.moving import Decay
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.memory.host_arrays import Array
+from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
 from numnorm.backends.cpu.moving.arrays import (
     Plan,
     plan_of,
     result_of,
-    saved_of,
     statistics_for,
+    statistics_of,
     target_of,
 )
 from numnorm.backends.cpu.moving.exponential import exponential_dx, groups_of
@@ -25,7 +26,6 @@ from numnorm.backends.cpu.moving.missing.kept import (
     as_mask,
     gradient_of,
     prepared_gradient,
-    selected,
 )
 from numnorm.layouts import MovingLayout
 
@@ -51,14 +51,10 @@ def missing_exponential_forward(
     weighting: Weighting, x: Array, layout: MovingLayout, decay: Decay, out: Any, save: bool
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
-    keep, fill = selected(weighting, x)
+    keep, fill = kept_by(weighting, x), filling_of(weighting, x)
     past = nothing(layout.outer * layout.inner)
     y, (mean, rstd), _ = run_missing(x, keep, past, layout, decay, out, save)
-    fill(y)
-    if not save:
-        return y, None, None
-    plan = plan_of(x.dtype, layout)
-    return y, saved_of(plan, x, mean), saved_of(plan, x, rstd)
+    return fill(y), *statistics_of(plan_of(x.dtype, layout), x, save, mean, rstd)
 
 
 def missing_exponential_backward(

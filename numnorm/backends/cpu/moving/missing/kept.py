@@ -1,40 +1,18 @@
 """Which steps count in moving statistics, and the results of the other steps."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.memory.host_arrays import Array, check_out, rounded
+from numnorm.backends.cpu.memory.left_out import kept_by
 from numnorm.backends.cpu.moving.arrays import given_statistics, in_one_dtype
 from numnorm.backends.cpu.simd.element_type import element_type_of
 
 # Vectors are loaded from arrays of floats, so kernels take masks as numbers: 1 for what is kept.
 MASK = element_type_of(np.dtype(np.float32))
 HALF = 0.5
-KEEP_ALL = Weighting(keep=None, weights=None, omit=False, fill=0.0, fill_missing=0.0)
-
-
-def selected(weighting: Weighting, x: Array) -> tuple[Array, Callable[[Any], Any]]:
-    """Return which elements of x count, and a function that fills in the others of a result.
-
-    What `keep` leaves out gets another value than a NaN that is left out. The result may be in the
-    memory of x.
-    """
-    keep, missing = weighting.keep, np.isnan(x) if weighting.omit else None
-    left_out = None if keep is None else ~keep  # a copy: `out` may be in the memory of the mask
-
-    def fill(y: Any) -> Any:
-        if missing is not None:
-            np.copyto(y, weighting.fill_missing, where=missing, casting="unsafe")
-        if left_out is not None:
-            np.copyto(y, weighting.fill, where=left_out, casting="unsafe")
-        return y
-
-    if missing is None:
-        return np.broadcast_to(True if keep is None else keep.copy(), x.shape), fill
-    return ~missing if keep is None else keep & ~missing, fill
 
 
 def as_mask(keep: Array) -> Array:
@@ -50,7 +28,7 @@ def prepared_gradient(
     The mean of no value is that of a step nearby, so that its distance from x is small.
     """
     statistics = given_statistics(mean, rstd, x)
-    keep = selected(weighting, x)[0]
+    keep = kept_by(weighting, x)
     if out is not None:
         check_out(out, x, "x")
     gradient, x = (a.astype(np.float64, copy=False) for a in in_one_dtype(dy, x))

@@ -8,17 +8,17 @@ import numpy as np
 from numnorm.backends.contract.moving import Windows
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.memory.host_arrays import Array
+from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
 from numnorm.backends.cpu.moving.arrays import (
     result_of,
-    saved_of,
     statistics_for,
+    statistics_of,
     target_of,
 )
 from numnorm.backends.cpu.moving.missing.kept import (
     as_mask,
     gradient_of,
     prepared_gradient,
-    selected,
 )
 from numnorm.backends.cpu.moving.missing.sequence_kernel import make_missing_sequences_kernel
 from numnorm.backends.cpu.moving.missing.window_kernel import make_missing_windows_kernel
@@ -41,15 +41,13 @@ def missing_moving_forward(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
     plan, run = forward_run(x.dtype, layout, windows, MISSING)
-    keep, fill = selected(weighting, x)
+    keep, fill = kept_by(weighting, x), filling_of(weighting, x)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
     mean, rstd = statistics_for(x, save)
     run_windows(plan, run, (source, as_mask(keep), target, mean, rstd))
     y = fill(result_of(target, x, out))
-    if not save:
-        return y, None, None
-    return y, saved_of(plan, x, mean), saved_of(plan, x, rstd)
+    return y, *statistics_of(plan, x, save, mean, rstd)
 
 
 def missing_moving_backward(
