@@ -31,10 +31,15 @@ def use_nontemporal(y: Any, segment: int, peel: int = 0) -> bool:
 
 
 @inlined
+def is_large_gradient(dx: Any) -> bool:
+    """Return whether a gradient is large enough for non-temporal stores."""
+    return dx.size * dx.itemsize >= tuning.NONTEMPORAL_GRADIENT_LEAST_BYTES
+
+
+@inlined
 def use_nontemporal_gradient(dx: Any, segment: int, peel: int = 0) -> bool:
     """Return whether to use non-temporal stores for a gradient with segments of this length."""
-    large = dx.size * dx.itemsize >= tuning.NONTEMPORAL_GRADIENT_LEAST_BYTES
-    return large and _is_aligned(dx, segment, peel)
+    return is_large_gradient(dx) and _is_aligned(dx, segment, peel)
 
 
 @inlined

@@ -8,7 +8,7 @@ from numnorm.arguments import check_number
 from numnorm.backends.contract.moving import Decay, ExponentialState
 from numnorm.backends.contract.weighting import KEEP_ALL, Weighting
 from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
-from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
+from numnorm.backends.cpu.memory.left_out import selected_by
 from numnorm.backends.cpu.moving.arrays import plan_of, result_of, statistics_for, target_of
 from numnorm.backends.cpu.moving.exponential import run_exponential
 from numnorm.backends.cpu.moving.missing.exponential import Past, nothing, run_missing
@@ -45,7 +45,7 @@ def missing_exponential_step(
     out: Any,
 ) -> tuple[Array, ExponentialState]:
     """Return the same, with statistics of what a weighting keeps."""
-    keep, fill = kept_by(weighting, x), filling_of(weighting, x)
+    keep, fill = selected_by(weighting, x)
     shape, past = _channels(x, layout), nothing(layout.outer * layout.inner)
     if state is not None:
         weight, statistics = np.broadcast_to(state.weight, shape), _statistics(state, shape)

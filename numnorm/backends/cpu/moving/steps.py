@@ -9,7 +9,7 @@ from numnorm.array_likes import as_plain_array
 from numnorm.backends.contract.moving import MovingState, Windows
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.memory.host_arrays import Array, check_out
-from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
+from numnorm.backends.cpu.memory.left_out import selected_by
 from numnorm.backends.cpu.moving.arrays import plan_of, statistics_for
 from numnorm.backends.cpu.moving.missing.kept import as_mask
 from numnorm.backends.cpu.moving.missing.windows import MISSING
@@ -34,7 +34,7 @@ def missing_moving_step(
     out: Any,
 ) -> tuple[Array, MovingState]:
     """Return the same, with statistics of what a weighting keeps."""
-    keep, fill = kept_by(weighting, x), filling_of(weighting, x)
+    keep, fill = selected_by(weighting, x)
     y, after = _step(x, keep, state, layout, windows, out)
     return fill(y), after
 

@@ -83,7 +83,7 @@ def _add_moments(x, dy, keep, weights, omit, pivot, sums):
     total, first, second, _ = sums
     for k in range(x.size):
         value, w = np.float64(x[k]), weights[k]
-        counts = is_kept(value, keep[k], omit) & (w > 0.0)
+        counts = is_kept(keep[k], value, omit) & (w > 0.0)
         d = value - pivot[k] if counts else 0.0
         w = w if counts else 0.0
         total[k] += w
@@ -97,7 +97,7 @@ def _add_gradients(x, dy, keep, weights, omit, pivot, sums):
     total, first, sum_dy, products = sums
     for k in range(x.size):
         value, w = np.float64(x[k]), weights[k]
-        kept = is_kept(value, keep[k], omit)
+        kept = is_kept(keep[k], value, omit)
         counts = kept & (w > 0.0)
         d, g = value - pivot[k] if kept else 0.0, np.float64(dy[k]) if kept else 0.0
         w = w if counts else 0.0
@@ -172,7 +172,7 @@ def make_pivots() -> Function:
             for j in range(width):
                 c = j // inner
                 value = np.float64(x[i * width + j])
-                kept = is_kept(value, keep[i * keep_step + j], omit)
+                kept = is_kept(keep[i * keep_step + j], value, omit)
                 if found[c] < _OF_PIVOT and kept and weights[i * weight_step + j] > 0.0:
                     pivots[c] = value if found[c] == 0 else pivots[c]
                     further[c] += value - pivots[c]
@@ -221,7 +221,7 @@ def make_column_forward(dtype: str) -> Kernel:
         for k in range(x.size):
             value = np.float64(x[k])
             result = ((value - mean[k]) - lost[k]) * factor[k] + offset[k]
-            result = result if is_kept(value, 1, omit) else fill.missing
+            result = result if is_kept(1, value, omit) else fill.missing
             y[k] = real(result if keep[k] != 0 else fill.fill)
 
     def kernel(
@@ -274,7 +274,7 @@ def make_column_dx(dtype: str) -> Kernel:
             value = np.float64(x[k])
             through = weights[k] * (constant[k] + (value - mean[k]) * slope[k])
             result = np.float64(dy[k]) * factor[k] - through
-            dx[k] = real(result if is_kept(value, keep[k], omit) else 0.0)
+            dx[k] = real(result if is_kept(keep[k], value, omit) else 0.0)
 
     def kernel(
         x: Any,

@@ -63,8 +63,8 @@ def of_row(selection, i, width):
 
 
 @inlined
-def is_kept(x, keep, omit):
-    """Return whether an element is not left out."""
+def is_kept(keep, x, omit):
+    """Return whether an element is not left out: `simd.kept.is_kept`, with a number for `omit`."""
     return (keep != 0) & ((omit == 0) | (x == x))
 
 
@@ -103,7 +103,7 @@ def row_sums(row, keep, weights, omit, scale, pivot):
         kept, weight = window(keep, start, n), window(weights, start, n)
         for k in range(n):
             x, w = np.float64(values[k]), weight[k]
-            counts = is_kept(x, kept[k], omit) & (w > 0.0)
+            counts = is_kept(kept[k], x, omit) & (w > 0.0)
             d = x * scale - pivot if counts else 0.0
             w = w if counts else 0.0
             total[k] += w
@@ -117,7 +117,7 @@ def _first_counted(row, keep, weights, omit):
     """Return the first element that counts, 0 if there is none."""
     for j in range(row.size):
         x = np.float64(row[j])
-        if is_kept(x, keep[j], omit) and weights[j] > 0.0:
+        if is_kept(keep[j], x, omit) and weights[j] > 0.0:
             return x
     return 0.0
 
@@ -128,7 +128,7 @@ def _scale_of(row, keep, weights, omit, least):
     largest = least
     for j in range(row.size):
         x = np.float64(row[j])
-        if is_kept(x, keep[j], omit) and weights[j] > 0.0 and abs(x) > largest:
+        if is_kept(keep[j], x, omit) and weights[j] > 0.0 and abs(x) > largest:
             largest = abs(x)
     if not 0.0 < largest < np.inf:
         return 1.0

@@ -134,7 +134,7 @@ def _make_apply(formula: Formula, real: Any) -> Callable[..., Any]:
             value = np.float64(x[k])
             xhat = ((value * scale - pivot) - mean) * rstd
             result = forward(xhat, gamma[k], beta[k])
-            result = result if is_kept(value, 1, omit) else fill.missing
+            result = result if is_kept(1, value, omit) else fill.missing
             y[k] = real(result if keep[k] != 0 else fill.fill)
 
     return apply
@@ -202,7 +202,7 @@ def _make_gradient(formula: Formula) -> Callable[..., Any]:
     @inlined
     def gradient(x, dy, keep, omit, statistics, gamma, beta):
         mean, lost, rstd = statistics
-        kept = is_kept(x, keep, omit)
+        kept = is_kept(keep, x, omit)
         d = dy if kept else 0.0
         xhat = ((x - mean) - lost) * rstd if kept else 0.0
         g = backward(d, xhat, gamma, beta) if kept else 0.0  # gamma may be NaN
@@ -244,7 +244,7 @@ def _make_store_dx(formula: Formula, real: Any) -> Callable[..., Any]:
             value, d = np.float64(x[k]), np.float64(dy[k])
             d, xhat, g = gradient(value, d, keep[k], omit, statistics, gamma[k], beta[k])
             result = rstd * (g - weights[k] * (mean_g + xhat * mean_g_xhat))
-            dx[k] = real(result if is_kept(value, keep[k], omit) else 0.0)
+            dx[k] = real(result if is_kept(keep[k], value, omit) else 0.0)
 
     return store_dx
 

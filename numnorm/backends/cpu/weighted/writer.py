@@ -4,11 +4,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import address
 from numnorm.backends.cpu.memory.borrowed import window
-from numnorm.backends.cpu.memory.nontemporal import fence_after_stores
+from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, is_large_gradient
 from numnorm.backends.cpu.memory.write_combining import begin, make_buffer, make_write_combiner
 from numnorm.backends.cpu.simd.element_type import ElementType
 
@@ -62,5 +61,4 @@ def make_writer(element_type: ElementType, most: int) -> Writer:
 @inlined
 def gradient_uses_write_combining(dx: Any) -> bool:
     """Return whether a gradient uses write combining: see `uses_write_combining`."""
-    large = dx.size * dx.itemsize >= tuning.NONTEMPORAL_GRADIENT_LEAST_BYTES
-    return large and address(dx) % dx.itemsize == 0
+    return is_large_gradient(dx) and address(dx) % dx.itemsize == 0

@@ -8,7 +8,7 @@ import numpy as np
 from numnorm.backends.contract.moving import Decay
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.memory.host_arrays import Array
-from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
+from numnorm.backends.cpu.memory.left_out import selected_by
 from numnorm.backends.cpu.moving.arrays import (
     Plan,
     plan_of,
@@ -51,7 +51,7 @@ def missing_exponential_forward(
     weighting: Weighting, x: Array, layout: MovingLayout, decay: Decay, out: Any, save: bool
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
-    keep, fill = kept_by(weighting, x), filling_of(weighting, x)
+    keep, fill = selected_by(weighting, x)
     past = nothing(layout.outer * layout.inner)
     y, (mean, rstd), _ = run_missing(x, keep, past, layout, decay, out, save)
     return fill(y), *statistics_of(plan_of(x.dtype, layout), x, save, mean, rstd)

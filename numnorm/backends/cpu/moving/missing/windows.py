@@ -8,7 +8,7 @@ import numpy as np
 from numnorm.backends.contract.moving import Windows
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.memory.host_arrays import Array
-from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
+from numnorm.backends.cpu.memory.left_out import selected_by
 from numnorm.backends.cpu.moving.arrays import (
     result_of,
     statistics_for,
@@ -41,7 +41,7 @@ def missing_moving_forward(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
     plan, run = forward_run(x.dtype, layout, windows, MISSING)
-    keep, fill = kept_by(weighting, x), filling_of(weighting, x)
+    keep, fill = selected_by(weighting, x)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
     mean, rstd = statistics_for(x, save)
