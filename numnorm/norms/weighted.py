@@ -41,7 +41,7 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
     if updates and function.__name__.startswith("instance"):
         raise NotImplementedError(f"{next(iter(others))} is not there with running statistics yet")
     if (groups := others.pop("groups", None)) is not None:
-        from numnorm.norms.grouped import by_group  # which imports the functions of batch norm
+        from numnorm.norms.labels import by_group  # which imports the functions of batch norm
 
         return cast(_Result, by_group(function, arguments | others, groups))
     policy = check_choice("nan_policy", others.get("nan_policy", "propagate"), _POLICIES)

@@ -29,7 +29,7 @@ _HOMES = {
         "missing_exponential_forward",
     ),
     "moving.missing.windows": ("missing_moving_backward", "missing_moving_forward"),
-    "moving.steps": ("missing_moving_step", "moving_step"),
+    "moving.window_steps": ("missing_moving_step", "moving_step"),
     "moving.windows": ("moving_backward", "moving_forward"),
     "rows.rows": ("row_backward", "row_forward"),
     "weighted.columns": (

@@ -9,7 +9,7 @@ import numpy as np
 from numnorm.backends.contract.moving import Windows
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.memory.host_arrays import Array
-from numnorm.backends.cpu.moving import gradient_kernel, window_kernels
+from numnorm.backends.cpu.moving import window_gradients, window_kernel
 from numnorm.backends.cpu.moving.arrays import (
     NOTHING,
     Plan,
@@ -25,8 +25,8 @@ from numnorm.backends.cpu.moving.lanes import group_count
 from numnorm.backends.cpu.moving.sequence_kernel import make_sequence_windows_kernel, stretch_count
 from numnorm.layouts import MovingLayout
 
-_gradients_kernel = functools.cache(gradient_kernel.make_window_gradients_kernel)
-_SPECIAL_OF_GRADIENTS = gradient_kernel.HEADS + gradient_kernel.TAILS
+_gradients_kernel = functools.cache(window_gradients.make_window_gradients_kernel)
+_SPECIAL_OF_GRADIENTS = window_gradients.HEADS + window_gradients.TAILS
 
 
 class Kernels(NamedTuple):
@@ -37,7 +37,7 @@ class Kernels(NamedTuple):
 
 
 PLAIN = Kernels(
-    functools.cache(window_kernels.make_windows_kernel),
+    functools.cache(window_kernel.make_windows_kernel),
     functools.cache(make_sequence_windows_kernel),
 )
 

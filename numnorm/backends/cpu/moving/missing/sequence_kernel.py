@@ -16,7 +16,7 @@ from numnorm.backends.cpu.moving.lanes import LANES
 from numnorm.backends.cpu.moving.missing.kept import HALF, MASK
 from numnorm.backends.cpu.moving.missing.window_kernel import make_merged
 from numnorm.backends.cpu.moving.sequence_kernel import STRETCH, make_copied, make_put
-from numnorm.backends.cpu.moving.window_kernels import make_statistics, unpacked
+from numnorm.backends.cpu.moving.window_kernel import make_statistics, unpacked
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import reciprocal, where_at_most
 from numnorm.backends.cpu.simd.vector import load_scalar, make_load, make_zeros, multiply_add, store

@@ -15,7 +15,7 @@ from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
 from numnorm.backends.cpu.memory.borrowed import make_scratch
 from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
 from numnorm.backends.cpu.moving.missing.kept import HALF, MASK
-from numnorm.backends.cpu.moving.window_kernels import (
+from numnorm.backends.cpu.moving.window_kernel import (
     make_outputs,
     make_statistics,
     unpacked,
@@ -89,7 +89,7 @@ def make_merged() -> Callable[..., Any]:
 def _make_block(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``block(arrays, keep, starts, stride, windows, growing, options, table)``.
 
-    It normalizes by the windows around one anchor. ``windows`` are as for `window_kernels`.
+    It normalizes by the windows around one anchor. ``windows`` are as for `moving.window_kernel`.
     """
     access = lane_access(element_type, True)
     added = _make_added(access, lane_access(MASK, True).read)
