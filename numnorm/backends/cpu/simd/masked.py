@@ -29,6 +29,7 @@ from numnorm.backends.cpu.simd.vector import (
 )
 
 _SIZE = ir.IntType(64)
+_REGISTER_BITS = 512
 
 
 def _plain_select_lanes(lanes: Any, begin: int, end: int) -> Any:
@@ -105,7 +106,29 @@ def masked_load_at(builder: Any, pointer: Any, bounds: Any) -> Any:
     if not (has_avx512() or (is_float and has_avx())):
         return _load_pieces(builder, pointer, bounds)
     mask, zeros = lane_mask(builder, bounds, kind.count), ir.Constant(kind, None)
-    return _masked(builder, "load", kind, [pointer, INDEX(alignment(kind)), mask, zeros])
+    lanes = _masked(builder, "load", kind, [pointer, INDEX(alignment(kind)), mask, zeros])
+    return _apart(builder, lanes) if has_avx512() else lanes
+
+
+def _apart(builder: Any, lanes: Any) -> Any:
+    """Return lanes that come from a masked load, through an empty piece of assembly.
+
+    LLVM merges a masked load and an operation with the same mask into one instruction. It may split
+    that again, into a load of all lanes and the operation: a read outside of the array.
+    """
+    kind = lanes.type
+    bits = kind.count * 8 * alignment(kind)
+    if bits > _REGISTER_BITS:
+        half = kind.count // 2
+        parts = [
+            _apart(builder, builder.shuffle_vector(lanes, lanes, indices(range(start, start + half))))
+            for start in (0, half)
+        ]
+        return builder.shuffle_vector(*parts, indices(range(kind.count)))
+    register, constraints = (kind, "=v,0") if bits >= 128 else (ir.IntType(bits), "=r,0")
+    nothing = ir.InlineAsm(ir.FunctionType(register, [register]), "", constraints)
+    same = builder.call(nothing, [builder.bitcast(lanes, register)], attrs=("nounwind", "readnone"))
+    return builder.bitcast(same, kind)
 
 
 def masked_store_at(builder: Any, pointer: Any, lanes: Any, bounds: Any) -> None:
