@@ -120,7 +120,7 @@ def narrower(session: nox.Session) -> None:
     if platform.machine() not in ("x86_64", "AMD64"):
         session.skip("of x86 processors")
     chosen = ["tests/cpu/memory/test_alignment.py", "tests/cpu/memory/test_nontemporal.py"]
-    chosen += ["tests/cpu/rows/test_register_rows.py"]
+    chosen += ["tests/cpu/rows/test_register_rows.py", "tests/cpu/memory/test_guard_pages.py"]
     run_in_environment(session, "pytest", *WORKERS, "--full", *chosen, *session.posargs, **AVX2)
 
 

@@ -111,7 +111,7 @@ def masked_load_at(builder: Any, pointer: Any, bounds: Any) -> Any:
 
 
 def _apart(builder: Any, lanes: Any) -> Any:
-    """Return lanes that come from a masked load, through an empty piece of assembly.
+    """Return the lanes of a masked load, through a piece of assembly that is empty.
 
     LLVM merges a masked load and an operation with the same mask into one instruction. It may split
     that again, into a load of all lanes and the operation: a read outside of the array.
@@ -120,10 +120,8 @@ def _apart(builder: Any, lanes: Any) -> Any:
     bits = kind.count * 8 * alignment(kind)
     if bits > _REGISTER_BITS:
         half = kind.count // 2
-        parts = [
-            _apart(builder, builder.shuffle_vector(lanes, lanes, indices(range(start, start + half))))
-            for start in (0, half)
-        ]
+        halves = (indices(range(start, start + half)) for start in (0, half))
+        parts = [_apart(builder, builder.shuffle_vector(lanes, lanes, one)) for one in halves]
         return builder.shuffle_vector(*parts, indices(range(kind.count)))
     register, constraints = (kind, "=v,0") if bits >= 128 else (ir.IntType(bits), "=r,0")
     nothing = ir.InlineAsm(ir.FunctionType(register, [register]), "", constraints)
