@@ -28,7 +28,7 @@ class GuardedMemory:
         return self._copy(values, 0, ends=True)
 
     def _copy(self, values, offset, *, ends):
-        values = np.ascontiguousarray(values)
+        values = np.asarray(values, order="C")
         body = -(-max(values.nbytes + offset, 1) // PAGE) * PAGE
         mapping = mmap.mmap(-1, body + 2 * PAGE)
         self._mappings.append(mapping)
