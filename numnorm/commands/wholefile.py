@@ -5,20 +5,22 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from numnorm.commands.errors import CommandError, one_line
 from numnorm.commands.signals import signals_raise
-from numnorm.wholefile import replacing
+from numnorm.commands.wholedirectory import claimed, remove_leftovers
+from numnorm.wholefile import alone_in, replacing
 
 
 @contextmanager
 def appearing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that gets the name `path` when the block ends without an error.
 
-    As `replacing`; it is also removed after SIGINT, SIGTERM and SIGHUP.
+    As `replacing`, of what has not changed meanwhile; it is also removed after SIGINT, SIGTERM and
+    SIGHUP.
 
     Parameters
     ----------
@@ -29,9 +31,18 @@ def appearing(path: Path) -> Iterator[BinaryIO]:
     ------
     BinaryIO
         The file, open for reading and writing.
+
+    Raises
+    ------
+    CommandError
+        If another process is writing to `path`.
     """
     check_writable(path)
-    with signals_raise(), replacing(path) as file:
+    with signals_raise(), ExitStack() as stack:
+        with alone_in(writable_directory(path)):
+            left = claimed(path, stack)
+            file = stack.enter_context(replacing(path, unchanged=True))
+        remove_leftovers(left)
         yield file
 
 

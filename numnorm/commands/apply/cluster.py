@@ -91,7 +91,7 @@ class Cluster:
         """
         # A task, not a scattered object: it is made again if its worker dies.
         sent = self.client.submit(_same, job, pure=False)
-        root = str(target.array.store.root)
+        root = os.path.realpath(target.array.store.root)  # its address is of this process alone
         yield from self._results(functools.partial(_normalize, self.source, root), parts, sent)
 
     def _results(

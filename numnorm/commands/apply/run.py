@@ -17,6 +17,7 @@ from numnorm.commands.apply.formats import format_of
 from numnorm.commands.apply.formats.protocol import Array, Layout, Source, Target
 from numnorm.commands.apply.methods import Job
 from numnorm.commands.apply.statistics import (
+    are_saved,
     cuttable,
     load_statistics,
     save_statistics,
@@ -78,6 +79,8 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
         if own:
             statistics = journal.statistics(channels)
             before += size if statistics is not None else 0
+        if saving is not None and not arguments.force:
+            saving = None if are_saved(saving, statistics) else saving
         with progress_bar(job.method, (1 + own) * size, before) as done:
             if own and statistics is None:
                 assert job.channel_axis is not None

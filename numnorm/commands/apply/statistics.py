@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -26,7 +28,50 @@ def save_statistics(path: Path, mean: Array, variance: Array) -> None:
         The mean and the biased variance of each channel.
     """
     with appearing(path) as file:
-        np.savez(file, mean=mean, var=variance)
+        write_statistics(file, mean, variance)
+
+
+def write_statistics(file: BinaryIO, mean: Array, variance: Array) -> None:
+    """Write statistics to an open file, as `save_statistics`.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        The file.
+    mean, variance : ndarray
+        The mean and the biased variance of each channel.
+    """
+    np.savez(file, mean=mean, var=variance)
+
+
+def are_saved(path: Path, statistics: tuple[Array, Array] | None) -> bool:
+    """Return whether a file has the statistics that an earlier run took.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which need not exist.
+    statistics : tuple of ndarray, optional
+        Mean and variance of each channel.
+
+    Returns
+    -------
+    bool
+        True if they are in it, False if there is no file.
+
+    Raises
+    ------
+    CommandError
+        If there is a file with something else.
+    """
+    if not path.exists():
+        return False
+    with contextlib.suppress(CommandError):
+        if statistics is not None:
+            pairs = zip(load_statistics(path, len(statistics[0])), statistics, strict=True)
+            if all(saved.tobytes() == taken.tobytes() for saved, taken in pairs):
+                return True
+    raise CommandError(f"the file of statistics {path} exists: --force replaces it")
 
 
 def load_statistics(path: Path, channels: int) -> tuple[Array, Array]:

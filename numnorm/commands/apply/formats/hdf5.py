@@ -246,16 +246,16 @@ def created(
     layout : Layout
         What it is like.
     request : mapping
-        Not used: a dataset is always begun anew.
+        Not used: HDF5 keeps what is written in memory, so that no run can go on after a kill.
     resume : bool
-        Not used.
+        Must be False.
 
     Yields
     ------
     tuple of (Dataset, Journal)
         The dataset, and a journal that nothing keeps.
     """
-    check_unused(path, zarr_format=layout.zarr_format)
+    check_unused(path, zarr_format=layout.zarr_format, resume=resume or None)
     file, name = place(path), _name(path)
     with appearing(file) as temporary, _unchanged(file):
         mode = "w"
