@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)  # Windows has neither
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
@@ -44,4 +44,4 @@ def open_regular(path: Path | str, mode: str = "rb", *, links: bool = False) -> 
             raise OSError(errno.EINVAL, "Not a regular file", str(path))
         return number
 
-    return open(path, mode, opener=opener)
+    return cast(BinaryIO, open(path, mode, opener=opener))

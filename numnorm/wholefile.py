@@ -28,7 +28,7 @@ except ImportError:  # on Windows an open file cannot be removed anyway
 _MARK = ".numnorm-"
 _TEMPORARY = re.compile(re.escape(_MARK).join([r"(.*)", r"[0-9a-f]{12}\.tmp"]), re.DOTALL)
 _MOST = 50
-"""Characters of a name that its temporary names begin with; no system allows more than 255 bytes."""
+"""Characters of a name that its temporary names begin with: no system allows 255 bytes more."""
 _DIGITS = 7
 """Hexadecimal digits that stand for what a longer name has more."""
 _MIB = 2**20
