@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from numnorm.commands.apply.blocks import Box
-from numnorm.commands.apply.formats.hdf5_layout import create
+from numnorm.commands.apply.formats.hdf5_layout import create, remove
 from numnorm.commands.apply.formats.protocol import (
     Array,
     Layout,
@@ -269,7 +269,7 @@ def created(
         try:
             with _one_line(path):
                 if name in new:
-                    del new[name]
+                    remove(new, name)
                 kept = layout.like.data if isinstance(layout.like, Dataset) else None
                 data = create(new, name, layout, kept)
             yield Dataset(data, path, stream), Journal()
