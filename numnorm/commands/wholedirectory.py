@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from numnorm.commands.errors import CommandError
 from numnorm.commands.signals import signals_raise
-from numnorm.regular_files import open_regular
+from numnorm.regular_files import address, open_folder, open_regular
 from numnorm.wholefile import CHANGED, alone_in, identity, lock, temporary_name, temporary_of
 
 NEW = "new"
@@ -125,7 +125,7 @@ class Temporary:
 
     def __init__(self, path: Path, number: int | None) -> None:
         self.path = path
-        self.place = path if number is None else _address(number, path)
+        self.place = address(number, path)
 
     @property
     def has_ended(self) -> bool:
@@ -254,14 +254,15 @@ def _mark(target: Path) -> dict[str, str]:
 
 def _opened(path: Path, stack: ExitStack) -> Temporary | None:
     """Open a directory; None if it is none, a link, or not of this user."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return Temporary(path, None) if path.is_dir() else None
     try:
-        number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        number = open_folder(path)
     except OSError:
         return None
-    stack.callback(os.close, number)
-    return Temporary(path, number) if _is_own(number, path.parent) else None
+    if number is not None:
+        stack.callback(os.close, number)
+        if not _is_own(number, path.parent):
+            return None
+    return Temporary(path, number)
 
 
 def _is_own(number: int, folder: Path) -> bool:
@@ -274,15 +275,6 @@ def _is_own(number: int, folder: Path) -> bool:
         return True
     with tempfile.TemporaryFile(dir=folder) as file:
         return owner == os.fstat(file.fileno()).st_uid
-
-
-def _address(number: int, path: Path) -> Path:
-    """Return a path to an open directory that stays when it is renamed, if the system has one."""
-    address = Path(f"/proc/self/fd/{number}")
-    with contextlib.suppress(OSError):
-        if os.path.samestat(os.stat(address), os.fstat(number)):
-            return address
-    return path
 
 
 def _settle(output: Path) -> None:

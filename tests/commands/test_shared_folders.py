@@ -386,7 +386,7 @@ def test_on_a_file_system_with_other_owners(capsys, monkeypatch):
 
 
 def test_without_an_address_of_a_directory_its_name_serves(capsys, monkeypatch):
-    monkeypatch.setattr(wholedirectory, "_address", lambda number, path: path)
+    monkeypatch.setattr(wholedirectory, "address", lambda number, path: path)
     assert apply(capsys, "layer_norm", "x.npy", "y.zarr", "--resume") == (0, "")
     assert bits(load("y.zarr")) == bits(numnorm.layer_norm(X))
     assert sorted(os.listdir()) == ["x.npy", "y.zarr"]
