@@ -26,7 +26,8 @@ Zarr (version 2 or 3), or a dataset in an HDF5 file: FILE.h5::/NAME.
 The work is done in blocks, so that the arrays may be larger than memory; only what is normalized
 together must fit. The result is to the bit that of numnorm.METHOD on the whole array. batch_norm
 takes the statistics of the array itself, in a pass of its own, or those that were saved for another
-array: a test set is normalized by its training set. weight_norm is not offered, because weights are
+array: a test set is normalized by its training set; with --nan-policy omit, the statistics of
+several blocks are the same up to rounding. weight_norm is not offered, because weights are
 not data. Floating point arrays keep their dtype; integers and booleans become float64. OUTPUT has
 the chunks and the compression of INPUT, if nothing else is given. It appears when it is complete,
 or not at all. A process that is killed outright (SIGKILL) leaves OUTPUT.numnorm-*.tmp beside it,
@@ -42,6 +43,7 @@ _EPILOG = """\
 examples:
   numnorm apply layer_norm activations.npy normalized.npy
   numnorm apply layer_norm images.npy normalized.npy --axis -2 -1 --gamma gamma.npy
+  numnorm apply standard_normal_variate spectra.npy corrected.npy --ddof 1 --nan-policy omit
   numnorm apply group_norm images.npy normalized.npy --groups 8 --eps 1e-6
   numnorm apply batch_norm train.npy train-normalized.npy --save-statistics train.npz
   numnorm apply batch_norm test.npy test-normalized.npy --statistics train.npz
@@ -136,7 +138,9 @@ def _add_norms(parser: CommandParser) -> None:
     given.add_argument("--scale", type=float, help="C of ada_norm (default: 1)")
     given.add_argument("--k", type=float, help="k of ada_norm (default: 0.1)")
     given.add_argument(
-        "--ddof", type=int, help="of ada_norm: its variance is over N - DDOF (default: 0)"
+        "--ddof",
+        type=int,
+        help="of ada_norm and standard_normal_variate: the variance is over N - DDOF (default: 0)",
     )
     given.add_argument("--eps-in", choices=("variance", "std"), help="default: variance")
     given.add_argument("--window", type=int, metavar="STEPS", help="of moving_norm")

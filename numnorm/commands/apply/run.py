@@ -85,9 +85,9 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
             if own and statistics is None:
                 assert job.channel_axis is not None
                 cut = plan.steps(cuttable(source.shape, job.channel_axis))
-                statistics = runner.statistics(
-                    job.channel_axis, boxes(whole(source.shape), cut), done
-                )
+                parts_read = boxes(whole(source.shape), cut)
+                policy = job.options.get("nan_policy", "propagate")
+                statistics = runner.statistics(job.channel_axis, parts_read, done, policy)
                 journal.save(*statistics)
             if statistics is not None:
                 job = _with_statistics(job, *statistics)
@@ -115,7 +115,7 @@ class Here:
         self.source = source
 
     def statistics(
-        self, channel_axis: int, parts: Iterator[Box], done: Done
+        self, channel_axis: int, parts: Iterator[Box], done: Done, nan_policy: str
     ) -> tuple[Array, Array]:
         """Return mean and variance of each channel.
 
@@ -127,6 +127,8 @@ class Here:
             What to take them of at a time.
         done : callable
             Called after each part with its number of elements.
+        nan_policy : str
+            As for `batch_moments`.
 
         Returns
         -------
@@ -134,7 +136,7 @@ class Here:
             The mean and the biased variance.
         """
         with closing(self._read(parts)) as arrays:
-            return stream_statistics(channel_axis, arrays, done)
+            return stream_statistics(channel_axis, arrays, done, nan_policy)
 
     def normalize(
         self, job: Job | Stream, target: Target, parts: Sequence[tuple[int, Box]]
