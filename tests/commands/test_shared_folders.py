@@ -329,6 +329,15 @@ def test_an_output_that_appears_meanwhile_is_not_replaced(capsys, monkeypatch, o
     assert sorted(os.listdir()) == sorted(["x.npy", NAMES[output]])
 
 
+def test_a_file_of_statistics_that_appears_meanwhile_is_not_replaced(capsys, monkeypatch):
+    meanwhile(monkeypatch, lambda: Path("s.npz").write_text("precious"))
+    words = ("batch_norm", "x.npy", "y.npy", "--save-statistics", "s.npz")
+    said = "numnorm apply: error: the file of statistics s.npz exists: --force replaces it\n"
+    assert apply(capsys, *words) == (2, said)
+    assert Path("s.npz").read_text() == "precious"
+    assert sorted(os.listdir()) == ["s.npz", "x.npy"]
+
+
 @pytest.mark.parametrize("output", ["y.npy", "y.zarr"])
 def test_after_such_a_change_the_work_is_not_lost(capsys, monkeypatch, output):
     arguments = ("layer_norm", "x.npy", output, "--block-size", "0.0002", "--resume")

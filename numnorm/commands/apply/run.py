@@ -80,7 +80,7 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
             statistics = journal.statistics(channels)
             before += size if statistics is not None else 0
         if saving is not None and not arguments.force:
-            saving = None if are_saved(saving, statistics) else saving
+            are_saved(saving, statistics)
         with progress_bar(job.method, (1 + own) * size, before) as done:
             if own and statistics is None:
                 assert job.channel_axis is not None
@@ -99,7 +99,8 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
                     journal.add(number)
                     done(elements)
         if saving is not None and statistics is not None:
-            save_statistics(saving, *statistics)
+            if arguments.force or not are_saved(saving, statistics):
+                save_statistics(saving, *statistics)
 
 
 class Here:

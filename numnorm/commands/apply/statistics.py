@@ -46,14 +46,14 @@ def write_statistics(file: BinaryIO, mean: Array, variance: Array) -> None:
 
 
 def are_saved(path: Path, statistics: tuple[Array, Array] | None) -> bool:
-    """Return whether a file has the statistics that an earlier run took.
+    """Return whether a file has these statistics, as after a kill; raise if it has others.
 
     Parameters
     ----------
     path : Path
         The file, which need not exist.
     statistics : tuple of ndarray, optional
-        Mean and variance of each channel.
+        Mean and variance of each channel. Default: none have been taken yet.
 
     Returns
     -------
