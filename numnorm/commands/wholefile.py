@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from numnorm.backends.kernel_files.trust import is_link_of_another
 from numnorm.commands.errors import CommandError, one_line
 from numnorm.commands.signals import signals_raise
 from numnorm.commands.wholedirectory import claimed, remove_leftovers
@@ -62,8 +63,10 @@ def writable_directory(path: Path) -> Path:
     Raises
     ------
     CommandError
-        If it does not exist or is not writable.
+        If it does not exist or is not writable, or another user has made the link.
     """
+    if is_link_of_another(path):
+        raise CommandError(f"the output {path} is a symbolic link of another user")
     directory = Path(os.path.realpath(path)).parent
     if not directory.is_dir():
         raise CommandError(f"the output directory {directory} does not exist")

@@ -262,6 +262,8 @@ def make_files():
     Path("cut.h5").write_bytes(Path("x.h5").read_bytes()[:-5000])
     Path("text.h5").write_text("x")
     Path("folder.h5").mkdir()
+    if hasattr(os, "mkfifo"):
+        os.mkfifo("pipe.h5")
 
 
 ERRORS = {
@@ -281,6 +283,8 @@ ERRORS = {
     "cut": (("cut.h5::/x", "y.npy"), "cut.h5 cannot be opened as HDF5"),
     "no HDF5": (("text.h5::/x", "y.npy"), "text.h5 cannot be opened as HDF5"),
     "folder": (("folder.h5::/x", "y.npy"), "folder.h5 cannot be opened as HDF5"),
+    "pipe": (("pipe.h5::/x", "y.npy"), "pipe.h5"),
+    "output is a pipe": (("x.h5::/x", "pipe.h5::/y"), "pipe.h5"),
     "itself": (("x.h5::/x", "x.h5::x"), "the output x.h5 is the input: it would be overwritten"),
     "soft link": (("x.h5::/x", "x.h5::/link"), "the output x.h5 is the input"),
     "output is a group": (("x.h5::/x", "x.h5::/g"), "x.h5::/g is no dataset, and is not replaced"),

@@ -149,6 +149,22 @@ def test_both_the_directory_and_its_mark_must_be_of_this_user(capsys, monkeypatc
 
 
 @root
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_an_output_that_is_a_link_of_another_user_is_refused(capsys, output):
+    """It could lead to a file of this user that the other one cannot write to."""
+    place = NAMES[output]
+    Path("elsewhere").mkdir()
+    Path(place).symlink_to(f"elsewhere/{place}")
+    os.lchown(place, ANOTHER, -1)
+    said = f"numnorm apply: error: the output {place} is a symbolic link of another user\n"
+    assert apply(capsys, "layer_norm", "x.npy", output) == (2, said)
+    assert os.listdir("elsewhere") == []
+    os.lchown(place, os.geteuid(), -1)
+    assert apply(capsys, "layer_norm", "x.npy", output) == (0, "")
+    assert os.listdir("elsewhere") == [place]
+
+
+@root
 def test_a_file_of_another_user_is_not_removed(capsys):
     left = Path("x.npy.numnorm-0123456789ab.tmp")
     left.write_text("of another")

@@ -98,9 +98,10 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
                 for number, elements in results:
                     journal.add(number)
                     done(elements)
-        if saving is not None and statistics is not None:
-            if arguments.force or not are_saved(saving, statistics):
-                save_statistics(saving, *statistics)
+        if saving is None or statistics is None:
+            return
+        if arguments.force or not are_saved(saving, statistics):
+            save_statistics(saving, *statistics)
 
 
 class Here:

@@ -326,6 +326,8 @@ def _unchanged(file: Path) -> Iterator[None]:
 
 
 def _open(file: Path) -> Any:
+    if file.exists() and not file.is_file():  # a pipe would wait for its other end
+        raise CommandError(f"{file} cannot be opened as HDF5: Not a regular file")
     try:
         return h5py.File(file, "r")
     except OSError as error:
