@@ -1,15 +1,24 @@
-"""Files that appear complete, or not at all."""
+"""Files that appear complete, or not at all.
+
+The folder may be one that other users can write to. So temporary names cannot be known before, are
+made anew and never through a link, and only what belongs to this user is removed.
+"""
 
 import contextlib
 import errno
+import hashlib
 import logging
 import os
+import re
 import secrets
-import shutil
-from collections.abc import Iterator
+import stat
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from numnorm.regular_files import open_regular
 
 try:
     import fcntl
@@ -17,12 +26,18 @@ except ImportError:  # on Windows an open file cannot be removed anyway
     fcntl = None  # type: ignore[assignment]
 
 _MARK = ".numnorm-"
-_DIGITS = 12
+_TEMPORARY = re.compile(re.escape(_MARK).join([r"(.*)", r"[0-9a-f]{12}\.tmp"]), re.DOTALL)
+_MOST = 50
+"""Characters of a name that its temporary names begin with: no system allows 255 bytes more."""
+_DIGITS = 7
+"""Hexadecimal digits that stand for what a longer name has more."""
 _MIB = 2**20
+_PATIENCE = 10.0
+"""Seconds to wait for other processes that look into the same folder."""
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, unchanged: bool = False) -> Iterator[BinaryIO]:
     """Open a new file that gets the name `path` when the block ends without an error.
 
     Until then it has a temporary name in the same directory; it is removed after any error, or by
@@ -33,6 +48,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     ----------
     path : Path
         The final name. A symbolic link is followed.
+    unchanged : bool, default False
+        Whether to raise an error, and to replace nothing, if what is at `path` at the end is not
+        what was there at the beginning.
 
     Yields
     ------
@@ -49,18 +67,23 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     if path.exists() and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     target = Path(os.path.realpath(path))
-    _remove_leftovers(target.parent)
-    temporary = temporary_name(target, secrets.token_hex(_DIGITS))
+    before = identity(target)
+    temporary = temporary_name(target)
     try:
-        with open(temporary, "x+b") as file:
+        with open(temporary, "x+b", opener=_creator(target)) as file:
             # Some file systems have no locks: what is left on them stays.
             with contextlib.suppress(OSError):
                 lock(file)
+            _remove_leftovers(temporary, os.fstat(file.fileno()).st_uid)
             yield file
             file.flush()
             os.fsync(file.fileno())
+            if unchanged and identity(target) != before:
+                raise OSError(errno.EBUSY, CHANGED, str(path))
             if target.exists():
-                shutil.copymode(target, temporary)
+                # Of the open file: its name may lead elsewhere by now.
+                place = file.fileno() if os.chmod in os.supports_fd else temporary
+                os.chmod(place, stat.S_IMODE(target.stat().st_mode))
             # While it is locked: other calls remove temporary files that are not.
             if os.name != "nt":
                 os.replace(temporary, target)
@@ -76,38 +99,104 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink()
 
 
-def temporary_name(target: Path, digits: str) -> Path:
-    """Return a name beside `target` by which a leftover is recognized.
+CHANGED = "changed by another process meanwhile, and not replaced"
+"""What an error says of an output."""
+
+
+def identity(path: Path) -> tuple[int, ...] | None:
+    """Return what tells a file or a folder from another of the same name, or None without one.
+
+    Parameters
+    ----------
+    path : Path
+        Its name.
+
+    Returns
+    -------
+    tuple of int, or None
+        Its numbers in the file system, its size and the time of its last change.
+    """
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def temporary_name(target: Path) -> Path:
+    """Return a new name beside `target` by which a leftover is recognized.
 
     Parameters
     ----------
     target : Path
         The final name.
-    digits : str
-        Hexadecimal digits, of which the first are taken.
 
     Returns
     -------
     Path
-        In the same directory.
+        In the same directory; nobody could have known it.
     """
-    # Part of the name, as no system allows more than 255 bytes.
-    return target.with_name(f"{target.name[:50]}{_MARK}{digits[:_DIGITS]}.tmp")
+    return target.with_name(f"{_beginning(target)}{_MARK}{secrets.token_hex(6)}.tmp")
 
 
-def _remove_leftovers(directory: Path) -> None:
-    """Remove what killed processes left in a directory, and log it."""
-    for path in directory.glob(f"*{_MARK}{'[0-9a-f]' * _DIGITS}.tmp"):
-        # It may be another user's, or one that is being written, which is locked.
+def temporary_of(target: Path) -> list[Path]:
+    """Return what is beside `target` and has one of its temporary names.
+
+    Parameters
+    ----------
+    target : Path
+        The final name.
+
+    Returns
+    -------
+    list of Path
+        Files, folders, or what else another user has put there.
+    """
+    beginning = _beginning(target)
+    return [path for of, path in _temporary_in(target.parent) if of == beginning]
+
+
+def _beginning(target: Path) -> str:
+    """Return what all temporary names of a file begin with, and those of no other file."""
+    name = target.name
+    if len(name) <= _MOST:
+        return name
+    rest = hashlib.sha256(os.fsencode(name)).hexdigest()[:_DIGITS]
+    return name[: _MOST - _DIGITS] + rest
+
+
+def _temporary_in(folder: Path) -> list[tuple[str, Path]]:
+    """Return what has a temporary name in a folder, each after the beginning of its name."""
+    try:
+        matches = map(_TEMPORARY.fullmatch, sorted(os.listdir(folder)))
+    except OSError:  # a folder may be closed to those who write to it
+        return []
+    return [(match[1], folder / match[0]) for match in matches if match]
+
+
+def _creator(target: Path) -> Callable[[str, int], int]:
+    """Return how to open a new file that never has more readers than the one that it replaces."""
+    mode = stat.S_IMODE(target.stat().st_mode) & 0o666 if target.exists() else 0o666
+    return lambda path, flags: os.open(path, flags, mode)
+
+
+def _remove_leftovers(own: Path, owner: int) -> None:
+    """Remove the files that killed processes of a user left in a directory, and log it."""
+    for _, path in _temporary_in(own.parent):
+        if path == own:
+            continue
+        # It may be one that is being written, which is locked.
         with contextlib.suppress(OSError):
-            with open(path, "r+b") as file:
+            with open_regular(path, "r+b") as file:
                 lock(file)
-                size = file.seek(0, os.SEEK_END)
+                status = os.fstat(file.fileno())
             # An empty one may be so new that it is not locked yet.
-            if size:
+            if status.st_size and status.st_uid == owner:
                 path.unlink()
                 logging.getLogger("numnorm").warning(
-                    "removed %s (%.1f MiB), which a killed process left", path, size / _MIB
+                    "removed %s (%.1f MiB), which a killed process left",
+                    path,
+                    status.st_size / _MIB,
                 )
 
 
@@ -121,3 +210,40 @@ def lock(file: BinaryIO) -> None:
     """
     if fcntl is not None:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process is in such a block for the same folder.
+
+    Without locks, or after ten seconds, the block begins all the same: it is for things that last
+    milliseconds, and another user could hold the lock for ever.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+
+    Yields
+    ------
+    None
+    """
+    with contextlib.ExitStack() as stack:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):
+                number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                stack.callback(os.close, number)
+                _wait_for_lock(number)
+        yield
+
+
+def _wait_for_lock(number: int) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.005)

@@ -49,10 +49,12 @@ def hash_of_sources(package: str, folders: Iterable[str]) -> str:
     """Return a hash of the names and contents of the source files in folders of a package."""
     import hashlib  # here, to keep `import numnorm` fast
 
+    from numnorm.regular_files import open_regular
+
     digest = hashlib.blake2b(digest_size=16)
     for path in _files(package, folders):
         digest.update(os.path.relpath(path, package).replace(os.sep, "/").encode() + b"\0")
-        with open(path, "rb") as file:
+        with open_regular(path, links=True) as file:
             digest.update(file.read() + b"\0")
     return digest.hexdigest()
 

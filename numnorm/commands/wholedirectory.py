@@ -1,29 +1,36 @@
-"""Output directories that appear complete, or not at all."""
+"""Outputs that are written in a temporary directory and appear complete, or not at all.
+
+The folder may be one that other users can write to. They can rename the directory and put another
+one, or a link, in its place. So its name cannot be known before, it is used by an address that no
+renaming changes, where the system has one, and an earlier one is used only if this user made it
+for the same output.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import json
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from numnorm.commands.errors import CommandError
 from numnorm.commands.signals import signals_raise
-from numnorm.wholefile import lock, temporary_name
+from numnorm.regular_files import address, open_folder, open_regular
+from numnorm.wholefile import CHANGED, alone_in, identity, lock, temporary_name, temporary_of
 
 NEW = "new"
-"""The name of the new directory within the temporary one."""
+"""The name of the new output within the temporary directory."""
 
 _OLD, _LOCK = "old", "lock"
 _PARTIAL = "*.partial"  # what a killed process leaves where it wrote a chunk
 
-_TRIES = 100
 _SYNCING = 16  # threads, which wait for the disk
 _LOGGER = logging.getLogger("numnorm")
 
@@ -32,7 +39,7 @@ _LOGGER = logging.getLogger("numnorm")
 def appearing_directory(path: Path, resume: bool) -> Iterator[Path]:
     """Yield a temporary directory, whose `NEW` becomes `path` when the block ends without an error.
 
-    It stands beside `path`. An existing directory at `path` is replaced.
+    It stands beside `path`. An existing directory or file at `path` is replaced.
 
     Parameters
     ----------
@@ -51,120 +58,231 @@ def appearing_directory(path: Path, resume: bool) -> Iterator[Path]:
     CommandError
         If another process is writing to `path`.
     """
-    target, work = _places(path)
-    with signals_raise(), _locked(work, path):
+    target = Path(os.path.realpath(path))
+    with signals_raise(), ExitStack() as stack:
+        with alone_in(target.parent):
+            left = claimed(path, stack)
+            before = identity(target)
+            goes_on = resume and bool(left) and not left[0].has_ended
+            work = left.pop(0) if goes_on else _made(target, stack)
         keep = resume
         try:
-            _put_back(work, target)
-            # Without `NEW`, or with the old output still there, the run before had come to its end.
-            ended = (work / _OLD).exists() or not (work / NEW).exists()
-            if (ended or not resume) and _clear(work) and not ended:
-                _LOGGER.warning("removed %s, which a killed process left", work)
-            yield work
-            _settle(work / NEW)
-            if target.exists():
-                shutil.copymode(target, work / NEW)
-                os.rename(target, work / _OLD)
-            os.rename(work / NEW, target)
+            remove_leftovers(left)
+            yield work.place
+            _settle(work.place / NEW)
+            if identity(target) != before:
+                raise CommandError(f"the output {path} was {CHANGED}")
+            if before is not None:
+                shutil.copymode(target, work.place / NEW)
+            if target.is_dir():  # which cannot be replaced in one step
+                os.rename(target, work.place / _OLD)
+            os.replace(work.place / NEW, target)
             keep = False
+        except OSError as error:
+            if str(error.filename).startswith(str(work.place)):
+                error.filename = str(path)
+            raise
         finally:
-            _put_back(work, target)
+            work.put_back(target)
             if not keep:
-                _remove(work)
+                work.remove()
 
 
-def put_back_old(path: Path) -> None:
-    """Put an old output back that a killed process had moved aside.
+def is_begun(path: Path) -> bool:
+    """Return whether a process that has ended left a temporary directory of an output.
+
+    An old output that it had moved aside is put back.
 
     Parameters
     ----------
     path : Path
-        Its name.
+        The name of the output.
+
+    Returns
+    -------
+    bool
+        Also if there is nothing in it to go on from.
 
     Raises
     ------
     CommandError
         If another process is writing to `path`.
     """
-    target, work = _places(path)
-    if (work / _OLD).exists():
-        with _locked(work, path):
-            _put_back(work, target)
+    with alone_in(Path(os.path.realpath(path)).parent), ExitStack() as stack:
+        return bool(claimed(path, stack))
 
 
-def _places(path: Path) -> tuple[Path, Path]:
-    """Return where the output comes to stand, and the temporary directory."""
-    target = Path(os.path.realpath(path))
-    digest = hashlib.sha256(os.fsencode(target)).hexdigest()
-    return target, temporary_name(target, digest)
+class Temporary:
+    """An open temporary directory.
 
-
-def _put_back(work: Path, target: Path) -> None:
-    """Put the old output back, if the new one did not take its place."""
-    if (work / _OLD).exists() and not target.exists():
-        os.rename(work / _OLD, target)
-
-
-@contextmanager
-def _locked(work: Path, path: Path) -> Iterator[None]:
-    """Make a directory and lock it against other processes."""
-    for _ in range(_TRIES):
-        # mkdir's exist_ok fails if another process removes the directory meanwhile.
-        with contextlib.suppress(FileExistsError):
-            work.mkdir()
-        try:
-            file = open(work / _LOCK, "ab")  # noqa: SIM115
-        except FileNotFoundError:  # the process before removed the directory
-            continue
-        with file:
-            try:
-                lock(file)
-            except BlockingIOError as error:
-                raise CommandError(f"another process is writing {path}") from error
-            except OSError:  # some file systems have no locks
-                pass
-            if not _is_file(file, work / _LOCK):
-                continue
-            if os.name == "nt":  # Windows removes no open file
-                file.close()
-            yield
-            return
-    raise CommandError(f"another process is writing {path}")
-
-
-def _is_file(file: BinaryIO, path: Path) -> bool:
-    """Return whether a path still leads to an open file."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _clear(work: Path) -> bool:
-    """Remove all but the lock, and tell whether there was something.
-
-    Files go first: `--resume` looks for them, so that it never finds half of an output.
+    Parameters
+    ----------
+    path : Path
+        Its name, which another user may have given to something else by now.
+    number : int, optional
+        Its file descriptor, where the system has some for directories.
     """
-    entries = [entry for entry in work.iterdir() if entry.name != _LOCK]
-    for entry in sorted(entries, key=Path.is_dir):
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    return bool(entries)
+
+    def __init__(self, path: Path, number: int | None) -> None:
+        self.path = path
+        self.place = address(number, path)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run came to its end, or did not begin to write."""
+        return (self.place / _OLD).exists() or not (self.place / NEW).exists()
+
+    def put_back(self, target: Path) -> None:
+        """Put the old output back, if the new one did not take its place.
+
+        Parameters
+        ----------
+        target : Path
+            Its name.
+        """
+        if (self.place / _OLD).exists() and not target.exists():
+            os.rename(self.place / _OLD, target)
+
+    def remove(self) -> None:
+        """Remove it: the lock last, so that it is known until then.
+
+        Files go first: `--resume` looks for them, so that it never finds half of an output.
+        """
+        with contextlib.suppress(OSError):
+            entries = [entry for entry in os.scandir(self.place) if entry.name != _LOCK]
+            for entry in sorted(entries, key=lambda entry: entry.is_dir(follow_symlinks=False)):
+                is_folder = entry.is_dir(follow_symlinks=False)
+                shutil.rmtree(entry.path) if is_folder else os.unlink(entry.path)
+            (self.place / _LOCK).unlink()
+            self.path.rmdir()  # which never removes anything but an empty one
 
 
-def _remove(work: Path) -> None:
-    """Remove a locked directory: the lock last, so that no other process begins in it before."""
+def claimed(path: Path, stack: ExitStack) -> list[Temporary]:
+    """Open and lock the temporary directories of an output that processes have left.
+
+    An old output that they had moved aside is put back.
+
+    Parameters
+    ----------
+    path : Path
+        The name of the output.
+    stack : ExitStack
+        It closes them.
+
+    Returns
+    -------
+    list of Temporary
+        Usually none or one. Nothing of other users is among them.
+
+    Raises
+    ------
+    CommandError
+        If another process is writing to `path`.
+    """
+    target, found = Path(os.path.realpath(path)), []
+    for candidate in temporary_of(target):
+        work = _opened(candidate, stack)
+        if work is not None:
+            try:
+                file = stack.enter_context(open_regular(work.place / _LOCK, "r+b"))
+                if _is_own(file.fileno(), target.parent) and json.load(file) == _mark(target):
+                    _take(file, path)
+                    found.append(work)
+            except FileNotFoundError:  # of a process that had just begun
+                with contextlib.suppress(OSError):
+                    candidate.rmdir()
+            except (OSError, ValueError):
+                continue
+        else:
+            with contextlib.suppress(OSError), open_regular(candidate, "r+b") as file:
+                _take(file, path)
+    for work in found:
+        work.put_back(target)
+    return found
+
+
+def remove_leftovers(left: list[Temporary]) -> None:
+    """Remove what `claimed` found, and log it.
+
+    Parameters
+    ----------
+    left : list of Temporary
+        Which of them.
+    """
+    for work in left:
+        if not work.has_ended:
+            _LOGGER.warning("removed %s, which a killed process left", work.path)
+        work.remove()
+
+
+def _take(file: BinaryIO, path: Path) -> None:
+    """Lock the file of a run; raise if the run is not over."""
+    try:
+        lock(file)
+    except BlockingIOError as error:
+        raise CommandError(f"another process is writing {path}") from error
+    except OSError:  # some file systems have no locks
+        pass
+
+
+def _made(target: Path, stack: ExitStack) -> Temporary:
+    """Make a temporary directory, and lock it against other processes."""
+    path = temporary_name(target)
+    path.mkdir(0o700)
+    work = _opened(path, stack)
+    # In the place of the new one there may be another by now. An empty one of this user is as good.
+    if work is None or os.listdir(work.place):
+        raise CommandError(f"another user has taken {path}")
+    file = open(work.place / _LOCK, "x+b")  # noqa: SIM115
+    stack.callback(file.close)
     with contextlib.suppress(OSError):
-        _clear(work)
-        (work / _LOCK).unlink()
-        work.rmdir()
+        lock(file)
+    file.write(json.dumps(_mark(target)).encode())
+    file.flush()
+    if os.name == "nt":  # Windows removes no open file
+        file.close()
+    return work
 
 
-def _settle(directory: Path) -> None:
+def _mark(target: Path) -> dict[str, str]:
+    """Return what a temporary directory holds from the beginning, for JSON.
+
+    Without it a directory of this user may be anything, renamed by another user.
+    """
+    return {"output": target.name}
+
+
+def _opened(path: Path, stack: ExitStack) -> Temporary | None:
+    """Open a directory; None if it is none, a link, or not of this user."""
+    try:
+        number = open_folder(path)
+    except OSError:
+        return None
+    if number is not None:
+        stack.callback(os.close, number)
+        if not _is_own(number, path.parent):
+            return None
+    return Temporary(path, number)
+
+
+def _is_own(number: int, folder: Path) -> bool:
+    """Return whether something in a folder belongs to who a new file in it would belong to.
+
+    On some file systems of networks that is not the user of this process.
+    """
+    owner = os.fstat(number).st_uid
+    if not hasattr(os, "geteuid") or owner == os.geteuid():
+        return True
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return owner == os.fstat(file.fileno()).st_uid
+
+
+def _settle(output: Path) -> None:
     """Remove what killed writers left, and let everything reach the disk."""
-    for leftover in directory.rglob(_PARTIAL):
+    for leftover in output.rglob(_PARTIAL):
         leftover.unlink(missing_ok=True)
     with ThreadPoolExecutor(_SYNCING) as pool:
-        list(pool.map(_sync, directory.rglob("*")))
+        list(pool.map(_sync, [output, *output.rglob("*")]))
 
 
 def _sync(path: Path) -> None:

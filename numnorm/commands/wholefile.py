@@ -5,20 +5,23 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from numnorm.backends.kernel_files.trust import is_link_of_another
 from numnorm.commands.errors import CommandError, one_line
 from numnorm.commands.signals import signals_raise
-from numnorm.wholefile import replacing
+from numnorm.commands.wholedirectory import claimed, remove_leftovers
+from numnorm.wholefile import alone_in, replacing
 
 
 @contextmanager
 def appearing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that gets the name `path` when the block ends without an error.
 
-    As `replacing`; it is also removed after SIGINT, SIGTERM and SIGHUP.
+    As `replacing`, of what has not changed meanwhile; it is also removed after SIGINT, SIGTERM and
+    SIGHUP.
 
     Parameters
     ----------
@@ -29,9 +32,18 @@ def appearing(path: Path) -> Iterator[BinaryIO]:
     ------
     BinaryIO
         The file, open for reading and writing.
+
+    Raises
+    ------
+    CommandError
+        If another process is writing to `path`.
     """
     check_writable(path)
-    with signals_raise(), replacing(path) as file:
+    with signals_raise(), ExitStack() as stack:
+        with alone_in(writable_directory(path)):
+            left = claimed(path, stack)
+            file = stack.enter_context(replacing(path, unchanged=True))
+        remove_leftovers(left)
         yield file
 
 
@@ -51,8 +63,10 @@ def writable_directory(path: Path) -> Path:
     Raises
     ------
     CommandError
-        If it does not exist or is not writable.
+        If it does not exist or is not writable, or another user has made the link.
     """
+    if is_link_of_another(path):
+        raise CommandError(f"the output {path} is a symbolic link of another user")
     directory = Path(os.path.realpath(path)).parent
     if not directory.is_dir():
         raise CommandError(f"the output directory {directory} does not exist")

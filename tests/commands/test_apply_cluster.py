@@ -74,6 +74,25 @@ def test_parameters_reach_the_workers(capsys, threads):
     assert bits(load("y.zarr")) == bits(numnorm.layer_norm(X, draw(5)))
 
 
+@pytest.mark.parametrize("policy", ["omit", "raise"])
+def test_batch_norm_with_missing_values(capsys, threads, policy):
+    x = X.copy()
+    x[np.random.default_rng(1).random(x.shape) < 0.1] = np.nan
+    np.save("x.npy", x)
+    words = ("batch_norm", "x.npy", "y.zarr", *SMALL, "--scheduler", threads)
+    status, said = apply(capsys, *words, "--nan-policy", policy)
+    if policy == "raise":
+        assert (status, said.count("\n"), "must not contain NaN" in said) == (2, 1, True)
+        assert os.listdir() == ["x.npy"]
+        return
+    assert (status, said) == (0, "")
+    exact = x.astype(np.longdouble)
+    mean, var = (f(exact, axis=(0, 2), keepdims=True) for f in (np.nanmean, np.nanvar))
+    # The roundoff of the results is that of float32, a few units of those of size 1.
+    expected = (exact - mean) / np.sqrt(var + 1e-5)
+    np.testing.assert_allclose(load("y.zarr"), expected, rtol=2.0**-22, atol=2.0**-22)
+
+
 def test_a_run_goes_on_on_a_cluster_and_back(capsys, threads, monkeypatch):
     np.save("x.npy", X)
     arguments = ("batch_norm", "x.npy", "y.zarr", *SMALL, "--resume")

@@ -74,7 +74,119 @@ def test_filters_and_attributes_are_kept(capsys):
         file["x"].attrs["beside"] = scale.ref
     y = check(capsys, draw((9, 6)))
     assert (y.chunks, y.compression, y.compression_opts) == ((4, 3), "gzip", 7)
-    assert (y.shuffle, y.fletcher32, dict(y.attrs)) == (True, True, {"units": "V"})
+    names = y.attrs.keys() - {"DIMENSION_LIST", "DIMENSION_LABELS"}
+    assert (y.shuffle, y.fletcher32, names, y.attrs["units"]) == (True, True, {"units"}, "V")
+
+
+def make_dimensions(name="data.nc"):
+    """A file with dimensions as netCDF-4 writes them: one with a variable, one without."""
+    with h5py.File(name, "w") as file:
+        file["values"] = draw((6, 5))
+        time = file.create_dataset("axes/time", data=np.arange(6.0), track_order=True)
+        time.make_scale("time")
+        time.attrs.update({"units": "s", "_Netcdf4Dimid": np.int32(0)})
+        channel = file.create_dataset("channel", (5,), ">f4")
+        channel.make_scale(f"This is a netCDF dimension but not a netCDF variable.{5:10}")
+        for axis, scale in enumerate((time, channel)):
+            file["values"].dims[axis].attach_scale(scale)
+
+
+def dimensions(path):
+    """For each axis its label, and the paths and the values of its scales."""
+    name, inside = path.split("::")
+    with h5py.File(name, "r") as file:
+        return [
+            (dimension.label, [(scale.name, scale[()].tolist()) for scale in dimension.values()])
+            for dimension in file[inside].dims
+        ]
+
+
+@pytest.mark.parametrize("output", ["data.nc::/normalized", "other.nc::/a/b"])
+def test_dimensions_are_kept(capsys, output):
+    make_dimensions()
+    before = dimensions("data.nc::/values")
+    assert [len(scales) for _, scales in before] == [1, 1]
+    arguments = ("layer_norm", "data.nc::/values", output, "--force")
+    for _ in range(2):
+        assert apply(capsys, *arguments) == (0, "")
+        assert dimensions(output) == before
+    name, inside = output.split("::")
+    with h5py.File(name, "r") as file:
+        assert file["axes/time"].attrs["units"] == "s"
+        assert file["axes/time"].is_scale
+        # The scale knows all datasets that it belongs to, and none that is gone.
+        used = {file[reference].name for reference, _ in file["axes/time"].attrs["REFERENCE_LIST"]}
+        assert used == ({inside, "/values"} if name == "data.nc" else {inside})
+    assert dimensions("data.nc::/values") == before
+
+
+def other_values(file):
+    file["channel"] = np.arange(5, dtype=">f4")
+    file["channel"].make_scale("channel")
+
+
+def other_length(file):
+    file["channel"] = np.zeros(7, ">f4")
+    file["channel"].make_scale("channel")
+
+
+def no_scale(file):
+    file["channel"] = np.zeros(5, ">f4")
+
+
+def a_group(file):
+    file["channel/more"] = 1
+
+
+@pytest.mark.parametrize("other", [other_values, other_length, no_scale, a_group])
+def test_a_dimension_that_another_one_has_the_name_of_keeps_its_name(capsys, other):
+    make_dimensions()
+    with h5py.File("other.nc", "w") as file:
+        other(file)
+    assert apply(capsys, "layer_norm", "data.nc::/values", "other.nc::/y") == (0, "")
+    time, channel = dimensions("other.nc::/y")
+    assert time == ("", [("/axes/time", list(range(6)))])
+    assert channel == ("channel", [])
+
+
+def test_a_dataset_in_the_place_of_a_group_of_scales(capsys):
+    make_dimensions()
+    assert apply(capsys, "layer_norm", "data.nc::/values", "other.nc::/axes") == (0, "")
+    assert dimensions("other.nc::/axes") == [
+        ("time", []),
+        ("", [("/channel", [0.0] * 5)]),
+    ]
+
+
+def test_scales_that_are_gone_are_left_out(capsys):
+    make_dimensions()
+    with h5py.File("data.nc", "a") as file:
+        del file["channel"]
+    for output in ("data.nc::/y", "other.nc::/y"):
+        assert apply(capsys, "layer_norm", "data.nc::/values", output) == (0, "")
+        assert bits(load(output)) == bits(numnorm.layer_norm(draw((6, 5))))
+        assert dimensions(output)[0] == ("", [("/axes/time", list(range(6)))])
+
+
+def test_labels_of_dimensions_are_kept(capsys):
+    save("x.h5::/x", draw((9, 6)))
+    with h5py.File("x.h5", "a") as file:
+        file["x"].dims[1].label = "space"
+    y = check(capsys, draw((9, 6)))
+    assert [dimension.label for dimension in y.dims] == ["", "space"]
+
+
+@pytest.mark.parametrize("shape", [(3, 6), (0, 6)])
+def test_the_largest_shape_is_kept(capsys, shape):
+    save("x.h5::/x", draw(shape), chunks=(8, 4), maxshape=(None, 9))
+    y = check(capsys, draw(shape))
+    assert (y.chunks, y.maxshape) == ((8, 4), (None, 9))
+
+
+def test_chunks_that_are_given_fit_into_the_largest_shape(capsys):
+    save("x.h5::/x", draw((3, 6)), chunks=(2, 4), maxshape=(None, 9))
+    y = check(capsys, draw((3, 6)), "layer_norm", "--chunks", 100, 100)
+    assert (y.chunks, y.maxshape) == ((100, 9), (None, 9))
 
 
 def test_filters_that_round_are_not_kept(capsys):
@@ -150,6 +262,8 @@ def make_files():
     Path("cut.h5").write_bytes(Path("x.h5").read_bytes()[:-5000])
     Path("text.h5").write_text("x")
     Path("folder.h5").mkdir()
+    if hasattr(os, "mkfifo"):
+        os.mkfifo("pipe.h5")
 
 
 ERRORS = {
@@ -169,6 +283,8 @@ ERRORS = {
     "cut": (("cut.h5::/x", "y.npy"), "cut.h5 cannot be opened as HDF5"),
     "no HDF5": (("text.h5::/x", "y.npy"), "text.h5 cannot be opened as HDF5"),
     "folder": (("folder.h5::/x", "y.npy"), "folder.h5 cannot be opened as HDF5"),
+    "pipe": (("pipe.h5::/x", "y.npy"), "pipe.h5"),
+    "output is a pipe": (("x.h5::/x", "pipe.h5::/y"), "pipe.h5"),
     "itself": (("x.h5::/x", "x.h5::x"), "the output x.h5 is the input: it would be overwritten"),
     "soft link": (("x.h5::/x", "x.h5::/link"), "the output x.h5 is the input"),
     "output is a group": (("x.h5::/x", "x.h5::/g"), "x.h5::/g is no dataset, and is not replaced"),

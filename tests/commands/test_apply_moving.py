@@ -94,6 +94,8 @@ def test_chunks_of_other_lengths_than_the_window(capsys, output):
         ("ada_norm", {}),
         ("group_norm", {"groups": 3}),
         ("instance_norm", {}),
+        ("standard_normal_variate", {"axis": 1, "ddof": 1}),
+        ("batch_norm", {"channel_axis": 0}),
         ("moving_norm", {"axis": 0, "window": 5}),
         ("moving_norm", {"axis": 0, "window": 6, "center": True}),
         ("exponential_norm", {"axis": 0, "alpha": 0.1}),
@@ -112,6 +114,58 @@ def test_missing_values(capsys, method, keywords):
     said = "numnorm apply: error: x must not contain NaN, as nan_policy is 'raise'\n"
     assert apply(capsys, method, *words) == (2, said)
     assert not Path("y.npy").exists()
+
+
+@pytest.fixture
+def missing():
+    """An array with missing values, also whole blocks of them, and a channel without values."""
+    x = draw((60, 4, 5))
+    x[np.random.default_rng(1).random(x.shape) < 0.2] = np.nan
+    x[7:30, 2] = np.nan
+    x[:, 3] = np.nan
+    np.save("x.npy", x)
+    return x
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a channel without values
+def test_batch_norm_of_one_block_with_missing_values(capsys, missing):
+    words = ("batch_norm", "x.npy", "y.npy", "--nan-policy", "omit")
+    assert apply(capsys, *words) == (0, "")
+    assert bits(load("y.npy")) == bits(numnorm.batch_norm(missing, nan_policy="omit"))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("output", ["y.npy", "y.zarr", "y.h5::/y"])
+def test_batch_norm_of_many_blocks_with_missing_values(capsys, missing, output):
+    words = ("--nan-policy", "omit", "--block-size", TINY, "--save-statistics", "s.npz")
+    assert apply(capsys, "batch_norm", "x.npy", output, *words) == (0, "")
+    exact = missing.astype(np.longdouble)
+    mean, var = (f(exact, axis=(0, 2), keepdims=True) for f in (np.nanmean, np.nanvar))
+    # The roundoff of the results is that of float32, a few units of those of size 1.
+    expected = (exact - mean) / np.sqrt(var + 1e-5)
+    np.testing.assert_allclose(load(output), expected, rtol=2.0**-22, atol=2.0**-22)
+    with np.load("s.npz") as saved:
+        # Sums of float64 over 300 values: their roundoff is far below that.
+        np.testing.assert_allclose(saved["mean"][:3], mean.ravel()[:3], rtol=2.0**-40)
+        np.testing.assert_allclose(saved["var"], var.ravel(), rtol=2.0**-40)
+
+
+@pytest.mark.parametrize("policy", ["omit", "raise"])
+def test_a_test_set_with_missing_values(capsys, policy):
+    x = draw((60, 4, 5))
+    x[3, 1, 2] = np.nan
+    np.save("x.npy", x)
+    np.savez("s.npz", mean=np.arange(4.0), var=np.arange(1.0, 5.0))
+    words = ("batch_norm", "x.npy", "y.npy", "--statistics", "s.npz", "--block-size", TINY)
+    outcome = apply(capsys, *words, "--nan-policy", policy)
+    if policy == "raise":
+        said = "numnorm apply: error: x must not contain NaN, as nan_policy is 'raise'\n"
+        assert outcome == (2, said)
+        return
+    assert outcome == (0, "")
+    stored = {"running_mean": np.arange(4.0), "running_var": np.arange(1.0, 5.0)}
+    expected = numnorm.batch_norm(x, training=False, nan_policy="omit", **stored)
+    assert bits(load("y.npy")) == bits(expected)
 
 
 ERRORS = [
@@ -137,9 +191,17 @@ ERRORS = [
         "--no-subtract-mean, --no-scale, --axis, --eps, --nan-policy",
     ),
     (
-        ("batch_norm", "--nan-policy", "omit"),
-        "--nan-policy is not for batch_norm, which takes "
-        "--gamma, --beta, --channel-axis, --eps, --statistics, --save-statistics",
+        ("batch_norm", "--ddof", 1),
+        "--ddof is not for batch_norm, which takes --gamma, --beta, --channel-axis, --eps, "
+        "--nan-policy, --statistics, --save-statistics",
+    ),
+    (
+        ("standard_normal_variate", "--eps", 0.1),
+        "--eps is not for standard_normal_variate, which takes --axis, --ddof, --nan-policy",
+    ),
+    (
+        ("standard_normal_variate", "--ddof", 6),
+        "ddof must be less than the 4 normalized elements, got 6",
     ),
 ]
 

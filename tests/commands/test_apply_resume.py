@@ -13,6 +13,7 @@ from array_files import apply, bits, draw, load, save, snapshot
 
 import numnorm
 from numnorm.commands import wholedirectory
+from numnorm.commands.apply.formats.npy import ArrayFile
 from numnorm.commands.apply.formats.zarr import ZarrArray
 from numnorm.commands.errors import CommandError
 from numnorm.commands.wholedirectory import appearing_directory
@@ -38,15 +39,15 @@ def writes(monkeypatch):
     class Writes:
         count, last = 0, None
 
-    write = ZarrArray.write
+    for kind in (ZarrArray, ArrayFile):
 
-    def counted(self, box, values):
-        if Writes.count == Writes.last:
-            raise Stopped
-        Writes.count += 1
-        write(self, box, values)
+        def counted(self, box, values, write=kind.write):
+            if Writes.count == Writes.last:
+                raise Stopped
+            Writes.count += 1
+            write(self, box, values)
 
-    monkeypatch.setattr(ZarrArray, "write", counted)
+        monkeypatch.setattr(kind, "write", counted)
     return Writes
 
 
@@ -58,8 +59,8 @@ def stop(capsys, writes, number, *arguments):
     writes.count, writes.last = 0, None
 
 
-def temporary():
-    return list(Path().glob("y.zarr.numnorm-*.tmp"))
+def temporary(output="y.zarr"):
+    return list(Path().glob(f"{output}.numnorm-*.tmp"))
 
 
 RUNS = {
@@ -73,21 +74,26 @@ RUNS = {
 
 @pytest.mark.parametrize(("method", "keywords"), RUNS.items(), ids=RUNS)
 @pytest.mark.parametrize("number", [0, 1, 7, 19])
-def test_a_run_goes_on_where_it_stopped(capsys, writes, method, keywords, number):
+@pytest.mark.parametrize("suffix", ["zarr", "npy"])
+def test_a_run_goes_on_where_it_stopped(capsys, writes, method, keywords, number, suffix):
     words = [word for name, value in keywords.items() for word in (f"--{name}", value)]
-    assert apply(capsys, method, "x.npy", "z.zarr", *SMALL, *words) == (0, "")
+    output, undisturbed = f"y.{suffix}", f"z.{suffix}"
+    assert apply(capsys, method, "x.npy", undisturbed, *SMALL, *words) == (0, "")
     boxes = writes.count
     assert boxes == 20
-    arguments = (method, "x.npy", "y.zarr", *SMALL, *words, "--resume")
+    arguments = (method, "x.npy", output, *SMALL, *words, "--resume")
     stop(capsys, writes, number, *arguments)
-    assert not Path("y.zarr").exists()
-    assert len(temporary()) == 1
+    assert not Path(output).exists()
+    assert len(temporary(output)) == 1
     assert apply(capsys, *arguments) == (0, "")
     assert writes.count == boxes - number
-    assert bits(load("y.zarr")) == bits(getattr(numnorm, method)(X, **keywords))
-    y, z = (list(snapshot(name).values()) for name in ("y.zarr", "z.zarr"))
+    assert bits(load(output)) == bits(getattr(numnorm, method)(X, **keywords))
+    if suffix == "zarr":
+        y, z = (list(snapshot(name).values()) for name in (output, undisturbed))
+    else:
+        y, z = (Path(name).read_bytes() for name in (output, undisturbed))
     assert y == z
-    assert temporary() == []
+    assert temporary(output) == []
 
 
 def test_statistics_are_not_taken_again(capsys, writes, monkeypatch):
@@ -226,10 +232,100 @@ def test_a_request_that_another_version_wrote_is_refused(capsys, writes):
     assert (status, "another version of numnorm" in said) == (2, True)
 
 
-@pytest.mark.parametrize("output", ["y.npy", "y.h5::/y"])
-def test_other_formats_begin_anew(capsys, output):
-    assert apply(capsys, "layer_norm", "x.npy", output, "--resume") == (0, "")
-    assert bits(load(output)) == bits(numnorm.layer_norm(X))
+def test_hdf5_cannot_be_resumed(capsys):
+    assert apply(capsys, "layer_norm", "x.npy", "y.h5::/y", "--resume") == (
+        2,
+        "numnorm apply: error: --resume is not for y.h5::/y\n",
+    )
+    assert os.listdir() == ["x.npy"]
+
+
+def test_a_file_of_npy_keeps_its_order_and_its_mode(capsys, writes):
+    np.save("x.npy", np.asfortranarray(X))
+    np.save("y.npy", draw((3, 3)))
+    Path("y.npy").chmod(0o640)
+    arguments = ("layer_norm", "x.npy", "y.npy", *SMALL, "--force", "--resume")
+    stop(capsys, writes, 5, *arguments)
+    assert bits(load("y.npy")) == bits(draw((3, 3)))
+    assert apply(capsys, *arguments) == (0, "")
+    assert bits(load("y.npy")) == bits(numnorm.layer_norm(X))
+    assert load("y.npy").flags.f_contiguous
+    assert Path("y.npy").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("output", ["y.zarr", "y.npy"])
+def test_a_new_output_is_as_readable_as_the_umask_lets_it_be(capsys, output):
+    umask = os.umask(0o027)
+    try:
+        assert apply(capsys, "layer_norm", "x.npy", output, "--resume") == (0, "")
+    finally:
+        os.umask(umask)
+    assert Path(output).stat().st_mode & 0o777 == (0o750 if output == "y.zarr" else 0o640)
+
+
+def test_without_resume_a_file_of_npy_begins_anew(capsys, caplog, writes):
+    arguments = ("layer_norm", "x.npy", "y.npy", *SMALL)
+    stop(capsys, writes, 5, *arguments, "--resume")
+    (work,) = temporary("y.npy")
+    assert apply(capsys, *arguments) == (0, "")
+    assert caplog.messages == [f"removed {work.resolve()}, which a killed process left"]
+    assert writes.count == 20
+    assert sorted(os.listdir()) == ["x.npy", "y.npy"]
+
+
+def killed_after_the_statistics(capsys, monkeypatch, *arguments):
+    """End the command as a kill would between the file of statistics and the output."""
+
+    def stopped(output):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wholedirectory, "_settle", stopped)
+        with pytest.raises(Stopped):
+            apply(capsys, *arguments)
+    assert Path("s.npz").exists()
+
+
+@pytest.mark.parametrize("output", ["y.zarr", "y.npy"])
+def test_a_run_that_was_killed_after_its_statistics_goes_on(capsys, monkeypatch, output):
+    arguments = ("batch_norm", "x.npy", output, "--resume", "--save-statistics", "s.npz")
+    killed_after_the_statistics(capsys, monkeypatch, *arguments)
+    saved = Path("s.npz").read_bytes()
+    assert apply(capsys, *arguments) == (0, "")
+    assert bits(load(output)) == bits(numnorm.batch_norm(X))
+    assert Path("s.npz").read_bytes() == saved
+    assert sorted(os.listdir()) == sorted(["s.npz", "x.npy", output])
+
+
+OTHER = {
+    "other statistics": lambda: np.savez("s.npz", mean=np.ones(6), var=np.ones(6)),
+    "other channels": lambda: np.savez("s.npz", mean=np.ones(4), var=np.ones(4)),
+    "no statistics": lambda: Path("s.npz").write_text("precious"),
+}
+
+
+@pytest.mark.parametrize("change", OTHER.values(), ids=OTHER)
+def test_another_file_of_statistics_is_not_replaced_by_a_run_that_goes_on(
+    capsys, monkeypatch, change
+):
+    arguments = ("batch_norm", "x.npy", "y.zarr", "--resume", "--save-statistics", "s.npz")
+    killed_after_the_statistics(capsys, monkeypatch, *arguments)
+    change()
+    before = snapshot()
+    said = "numnorm apply: error: the file of statistics s.npz exists: --force replaces it\n"
+    assert apply(capsys, *arguments) == (2, said)
+    assert snapshot() == before
+    assert apply(capsys, *arguments, "--force") == (0, "")
+    with np.load("s.npz") as saved:
+        assert bits(saved["mean"]) == bits(numnorm.batch_moments(X).mean)
+
+
+def test_a_file_of_statistics_is_not_replaced_by_a_run_that_begins(capsys):
+    Path("s.npz").write_text("precious")
+    arguments = ("batch_norm", "x.npy", "y.zarr", "--resume", "--save-statistics", "s.npz")
+    said = "numnorm apply: error: the file of statistics s.npz exists: --force replaces it\n"
+    assert apply(capsys, *arguments) == (2, said)
+    assert sorted(os.listdir()) == ["s.npz", "x.npy"]
 
 
 def test_two_runs_at_once_are_refused(capsys):
@@ -315,15 +411,14 @@ def test_what_an_earlier_run_wrote_cannot_be_read(capsys, writes):
 
 def test_resuming_when_nothing_is_left_but_the_rename(capsys, writes, monkeypatch):
     arguments = ("layer_norm", "x.npy", "y.zarr", *SMALL, "--resume")
-    rename = os.rename
 
-    def stopped(source, target):
+    def stopped(output):
         raise Stopped
 
-    monkeypatch.setattr(os, "rename", stopped)
-    with pytest.raises(Stopped):
-        apply(capsys, *arguments)
-    monkeypatch.setattr(os, "rename", rename)
+    with monkeypatch.context() as patch:
+        patch.setattr(wholedirectory, "_settle", stopped)
+        with pytest.raises(Stopped):
+            apply(capsys, *arguments)
     writes.count = 0
     assert apply(capsys, *arguments) == (0, "")
     assert writes.count == 0
@@ -338,7 +433,7 @@ def test_what_is_left_of_a_run_that_ended_is_not_gone_on_from(capsys, monkeypatc
         save("y.zarr", draw((3, 3)))
     arguments = ("layer_norm", "x.npy", "y.zarr", *SMALL, "--force")
     with monkeypatch.context() as patch:
-        patch.setattr(wholedirectory, "_remove", lambda work: None)
+        patch.setattr(wholedirectory.Temporary, "remove", lambda work: None)
         assert apply(capsys, *arguments, "--resume") == (0, "")
     assert len(temporary()) == 1
     np.save("x.npy", X + 1)

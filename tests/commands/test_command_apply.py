@@ -60,6 +60,8 @@ CALLS = [
         ("--scale", "2", "--k", "0.2", "--ddof", "1", "--eps-in", "std"),
         {"scale": 2.0, "k": 0.2, "ddof": 1, "eps_in": "std"},
     ),
+    ("standard_normal_variate", (), {}),
+    ("standard_normal_variate", ("--axis", "0", "1", "--ddof", "1"), {"axis": (0, 1), "ddof": 1}),
     ("batch_norm", (), {"gamma": draw(6), "beta": draw(6)}),
     ("batch_norm", ("--channel-axis", "-1"), {"channel_axis": -1}),
     ("batch_norm", ("--channel-axis", "0"), {"channel_axis": 0, "gamma": draw(9)}),

@@ -2,17 +2,20 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from every_call import COMPILED, in_new_process
 
 from numnorm.__main__ import main
 from numnorm.backends.cpu.compiler import cache
+from numnorm.backends.kernel_files import folders as kernel_folders
 from numnorm.backends.kernel_files import origin
 from numnorm.backends.sources import CPU
-from numnorm.commands.compile import ahead, calls
+from numnorm.commands.compile import ahead, calls, folders
 
 NAMES = [*calls.PARAMETERS, *calls.MOVING, *calls.CELLS]
 COUNT = """
@@ -104,6 +107,39 @@ def test_of_the_jobs_only_those_that_are_missing(monkeypatch):
     ahead.prepare(jobs[1:] * 2)  # as nothing could be kept
 
 
+WAITING = """
+import time
+from numnorm.commands.compile import ahead
+from numnorm.commands.compile.calls import Job
+
+if __name__ == "__main__":
+    ahead.compile_ahead([Job(time.sleep, (600,))] * 2, 2)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    """Else who reads its output to the end, as a CI runner, waits for ever."""
+    (tmp_path / "waiting.py").write_text(WAITING)
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "waiting.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        deadline = time.monotonic() + 60
+        while len(workers := children(process.pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(workers) >= 2
+        process.kill()
+        process.communicate(timeout=60)  # ends when nobody has the pipe any more
+
+
+def children(number):
+    """The numbers of the processes that a process has started."""
+    return Path(f"/proc/{number}/task/{number}/children").read_text().split()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -180,6 +216,15 @@ STALE = {
 }
 
 
+# Only the second one is old, and has a name that numnorm gives.
+UNFINISHED = (
+    "own/kernel-0123456789ab.tmp",
+    "own/kernel-fedcba987654.tmp",
+    "own/thesis.tmp",
+    "notes/thesis.tmp",
+)
+
+
 @pytest.fixture
 def filled(monkeypatch, tmp_path):
     """A cache with all of these, and with other files."""
@@ -187,9 +232,10 @@ def filled(monkeypatch, tmp_path):
         place_build(tmp_path / name, *origins)
     place_build(tmp_path / "never-signed", age=7200)
     (tmp_path / "notes").mkdir()
-    for name in ("of-an-earlier-version.bin", "readme", "notes/mine", "own/new.tmp", "own/old.tmp"):
+    for name in ("of-an-earlier-version.bin", "readme", "notes/mine", *UNFINISHED):
         (tmp_path / name).write_bytes(b"1234")
-    os.utime(tmp_path / "own" / "old.tmp", (time.time() - 7200,) * 2)
+    for name in UNFINISHED[1:]:
+        os.utime(tmp_path / name, (time.time() - 7200,) * 2)
     monkeypatch.setattr(cache, "folders", lambda: (tmp_path, tmp_path / "missing"))
     monkeypatch.setattr(cache, "directory", lambda: tmp_path)
     return tmp_path
@@ -201,7 +247,7 @@ def files_in(folder):
 
 def test_clean_removes_exactly_what_is_stale(capsys, filled):
     stale = {path for name in (*STALE, "never-signed") for path in files_in(filled / name)}
-    stale |= {filled / "of-an-earlier-version.bin", filled / "own" / "old.tmp"}
+    stale |= {filled / "of-an-earlier-version.bin", filled / UNFINISHED[1]}
     kept = files_in(filled) - stale
     assert main(["compile", "--clean"]) == 0
     assert files_in(filled) == kept
@@ -220,6 +266,109 @@ def test_clean_follows_no_links(capsys, filled, tmp_path_factory):
     (filled / "link").symlink_to(elsewhere / "own")
     assert main(["compile", "--clean"]) == 0
     assert [path.name for path in files_in(elsewhere)] == ["kernel.bin"]
+
+
+needs_users = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs files of another user"
+)
+ANOTHER = 54321  # the number of a user who need not exist
+
+
+@needs_users
+@pytest.mark.parametrize("owner", ["own", "another"])
+def test_a_cache_that_is_a_link_is_cleaned_if_it_is_of_this_user(
+    capsys, monkeypatch, tmp_path, owner
+):
+    """Another user could lead it to any folder with old files of this kind, as firmware is."""
+    place_build(tmp_path / "elsewhere" / "b43", age=7200)
+    (tmp_path / "elsewhere/loose.bin").touch()
+    (tmp_path / "link").symlink_to("elsewhere")
+    if owner == "another":
+        os.lchown(tmp_path / "link", ANOTHER, -1)
+    monkeypatch.setattr(cache, "folders", lambda: (tmp_path / "link",))
+    monkeypatch.setattr(cache, "directory", lambda: tmp_path / "link")
+    assert main(["compile", "--clean"]) == 0
+    assert len(files_in(tmp_path / "elsewhere")) == (0 if owner == "own" else 2)
+
+
+@needs_users
+def test_a_link_of_another_user_is_not_written_through(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "cache/numnorm").mkdir(parents=True)
+    for link in (tmp_path / "linked", tmp_path / "cache/numnorm/build"):
+        link.symlink_to(tmp_path / "elsewhere")
+        assert kernel_folders._is_writable.__wrapped__(link, "other")
+        os.lchown(link, ANOTHER, -1)
+        assert not kernel_folders._is_writable.__wrapped__(link, "other")
+    assert not kernel_folders._is_writable.__wrapped__(tmp_path / "cache/numnorm", "build")
+    assert kernel_folders._is_writable.__wrapped__(tmp_path / "cache/numnorm", "other")
+
+
+@needs_users
+def test_nothing_is_read_from_where_the_record_of_another_user_says(filled, monkeypatch):
+    (filled / "foreign").mkdir()
+    monkeypatch.setattr(origin, "hash_of_sources", pytest.fail)
+    monkeypatch.setattr(origin, "distributions", pytest.fail)
+    for name, changes in (("kept", {"sources": "0"}), ("stale", GONE)):
+        place_build(filled / "foreign" / name, changes)
+        os.chown(filled / "foreign" / name, ANOTHER, -1)
+    told = {build.name: build.stale for build in folders.builds(filled / "foreign")}
+    assert told == {"kept": False, "stale": True}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+@pytest.mark.parametrize("option", ["--list", "--clean"])
+def test_pipes_and_links_stop_nobody(capsys, filled, tmp_path_factory, option):
+    """Another user could put them into a shared folder; opening a pipe would wait for ever."""
+    package = tmp_path_factory.mktemp("package")
+    (package / "norms").mkdir()
+    os.mkfifo(package / "norms/x.py")
+    place_build(filled / "source", {"package": str(package), "folders": ["norms"]})
+    place_build(filled / "record")
+    os.mkfifo(filled / "record/origin-1.json")
+    (filled / "record/origin-2.json").symlink_to(filled / "own/origin-0.json")
+    (filled / "record/dangling.bin").symlink_to("nowhere")
+    os.mkfifo(filled / "record/pipe.bin")
+    os.mkfifo(filled / "pipe.bin")
+    large = filled / "large"
+    place_build(large, {})
+    os.truncate(large / "origin-0.json", 1 << 40)
+    assert main(["compile", option]) == 0
+    assert (filled / "record/kernel.bin").exists()
+    assert (filled / "source/kernel.bin").exists()
+    assert (large / "kernel.bin").exists()
+    if option == "--list":
+        assert "  record: 1 kernels, 0.0 MiB, in use\n" in capsys.readouterr().out
+
+
+def test_what_a_terminal_would_obey_is_not_printed(capsys, filled):
+    place_build(filled / "\x1b[2Jname", {"package": "\x1b]0;title\x07"})
+    assert main(["compile", "--list"]) == 0
+    out = capsys.readouterr().out
+    assert "?[2Jname" in out
+    assert out.replace("\n", "").isprintable()
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="needs descriptors of folders")
+def test_clean_removes_nothing_through_a_link_that_takes_the_place_of_a_build(
+    filled, monkeypatch, tmp_path_factory
+):
+    """As another user can exchange them between the look and the removal."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "kernel.bin").touch()
+    (elsewhere / "kernel-0123456789ab.tmp").touch()
+    os.utime(elsewhere / "kernel-0123456789ab.tmp", (0, 0))
+    found = list(folders.builds(filled))
+
+    def exchanged(folder):
+        for path in filled.glob("*/"):
+            path.rename(filled / f"{path.name}.aside")
+            path.symlink_to(elsewhere)
+        return found
+
+    monkeypatch.setattr(folders, "builds", exchanged)
+    folders.clean(filled)
+    assert len(files_in(elsewhere)) == 2
 
 
 def test_list(capsys, filled):

@@ -11,7 +11,7 @@ from pathlib import Path
 from numba.core import config
 from numba.misc.appdirs import AppDirs
 
-from numnorm.backends.kernel_files.trust import reason_against
+from numnorm.backends.kernel_files.trust import is_link_of_another, reason_against
 from numnorm.backends.sources import PACKAGE
 
 
@@ -45,8 +45,10 @@ def _is_writable(folder: Path, build: str | None) -> bool:
     """Return whether kernels of this process can be written to a folder, and read again."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        # Another user may have made the folder of this build.
+        # Another user may have made the folder of this build, or have linked it to some other one.
         place = folder / str(build)
+        if is_link_of_another(folder) or is_link_of_another(place):
+            return False
         place = place if place.exists() else folder
         with tempfile.TemporaryFile(dir=place):
             return place == folder or reason_against(place.stat()) is None

@@ -38,10 +38,11 @@ def _library(name: str) -> dict[str, str | None]:
     return {"folder": str(Path(spec.origin).parents[1]), "version": installed}
 
 
-def is_stale(origin: dict[str, Any]) -> bool:
+def is_stale(origin: dict[str, Any], trusted: bool) -> bool:
     """Return whether the installation of an origin is gone, or would compile other kernels now.
 
-    What cannot be known, as of a folder that only another machine has, counts as usable.
+    What cannot be known, as of a folder that only another machine has, counts as usable. Unless
+    the origin is trusted, nothing is read from the places that it names.
     """
     here = bool(origin["host"] == platform.node())
     libraries = origin["libraries"]
@@ -51,6 +52,8 @@ def is_stale(origin: dict[str, Any]) -> bool:
         return here
     if origin["interpreter"] == sys.executable and origin["python"] != sys.version:
         return True
+    if not trusted:
+        return False
     if any(_is_replaced(name, **library) for name, library in libraries.items()):
         return True
     return bool(hash_of_sources(origin["package"], origin["folders"]) != origin["sources"])

@@ -1,7 +1,10 @@
 """Whether a file may be unpickled: that runs the code of whoever wrote the file."""
 
 import os
+import stat
 from pathlib import Path
+
+from numnorm.regular_files import open_regular
 
 _WRITABLE_BY_OTHERS = 0o022
 _said = False
@@ -14,11 +17,25 @@ def reason_against(status: os.stat_result) -> str | None:
     """
     if not hasattr(os, "geteuid"):
         return None
-    if status.st_uid not in (0, os.geteuid()):
+    if not _is_of_trusted(status):
         return f"belongs to user {status.st_uid}"
     if status.st_mode & _WRITABLE_BY_OTHERS:
         return "can be written by other users"
     return None
+
+
+def is_link_of_another(path: Path) -> bool:
+    """Return whether a path is a symbolic link that neither this user nor root has made."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISLNK(status.st_mode) and not _is_of_trusted(status)
+
+
+def _is_of_trusted(status: os.stat_result) -> bool:
+    """Return whether something belongs to this user or root; True where users have no numbers."""
+    return not hasattr(os, "geteuid") or status.st_uid in (0, os.geteuid())
 
 
 def read_trusted(path: Path) -> bytes | None:
@@ -29,13 +46,12 @@ def read_trusted(path: Path) -> bytes | None:
     OSError
         If there is no such file.
     """
-    # The folder first: in one of another user the file may be a pipe, which never opens.
     reason = reason_against(os.stat(path.parent))
     if reason is not None:
         _warn_once(path.parent, f"it {reason}")
         return None
     try:
-        with open(path, "rb") as file:
+        with open_regular(path, links=True) as file:
             # Of the open file, as its name could be given to another one meanwhile.
             reason = reason_against(os.fstat(file.fileno()))
             if reason is None:

@@ -18,7 +18,7 @@ from numnorm.commands.apply.blocks import Box, lengths
 from numnorm.commands.apply.formats import format_of
 from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.apply.methods import Job
-from numnorm.commands.apply.statistics import merged_statistics
+from numnorm.commands.apply.statistics import merged_statistics, part_moments
 from numnorm.commands.errors import CommandError, one_line, require
 from numnorm.norms.batch_parts import block_moments
 
@@ -47,7 +47,11 @@ class Cluster:
         self.source = source
 
     def statistics(
-        self, channel_axis: int, parts: Iterator[Box], done: Callable[[int], None]
+        self,
+        channel_axis: int,
+        parts: Iterator[Box],
+        done: Callable[[int], None],
+        nan_policy: str,
     ) -> tuple[Array, Array]:
         """Return mean and variance of each channel, as `Here.statistics`.
 
@@ -59,13 +63,15 @@ class Cluster:
             What to take them of at a time.
         done : callable
             Called after each part with its number of elements.
+        nan_policy : str
+            As for `batch_moments`.
 
         Returns
         -------
         tuple of ndarray
             The mean and the biased variance.
         """
-        task = functools.partial(_moments, self.source, channel_axis)
+        task = functools.partial(_moments, self.source, channel_axis, nan_policy)
         return merged_statistics(
             channel_axis, _in_order(self._results(task, enumerate(parts))), done
         )
@@ -91,7 +97,7 @@ class Cluster:
         """
         # A task, not a scattered object: it is made again if its worker dies.
         sent = self.client.submit(_same, job, pure=False)
-        root = str(target.array.store.root)
+        root = os.path.realpath(target.array.store.root)  # its address is of this process alone
         yield from self._results(functools.partial(_normalize, self.source, root), parts, sent)
 
     def _results(
@@ -175,10 +181,17 @@ def _same(job: Job) -> Job:
     return job
 
 
-def _moments(path: str, channel_axis: int, box: Box) -> tuple[int, BlockMoments]:
-    """Return the number of elements of a box, and the moments of its blocks."""
+def _moments(
+    path: str, channel_axis: int, nan_policy: str, box: Box
+) -> tuple[int, BlockMoments | numnorm.Moments]:
+    """Return the number of elements of a box, and the moments of its blocks.
+
+    Where NaN is omitted, they are those of the box. Where it is an error, `Job.normalize` raises.
+    """
     with numnorm.num_threads(1), format_of(path).opened(path) as source:
         x = source.read(box)
+        if nan_policy == "omit":
+            return x.size, part_moments(x, channel_axis, nan_policy)
         # Only the first axis is cut: the box has all channels, or each of its channels whole.
         return x.size, block_moments(x, channel_axis, x.shape[channel_axis])
 

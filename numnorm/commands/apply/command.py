@@ -16,6 +16,7 @@ from numnorm.commands.apply.formats.protocol import Source
 from numnorm.commands.apply.methods import MOVING, NEEDED, OPTIONS, STATISTICS, Job
 from numnorm.commands.apply.run import BLOCK_SIZE, apply
 from numnorm.commands.errors import CommandError, CommandParser
+from numnorm.commands.wholedirectory import is_begun
 from numnorm.commands.wholefile import check_file
 
 _DESCRIPTION = """\
@@ -25,11 +26,12 @@ Zarr (version 2 or 3), or a dataset in an HDF5 file: FILE.h5::/NAME.
 The work is done in blocks, so that the arrays may be larger than memory; only what is normalized
 together must fit. The result is to the bit that of numnorm.METHOD on the whole array. batch_norm
 takes the statistics of the array itself, in a pass of its own, or those that were saved for another
-array: a test set is normalized by its training set. weight_norm is not offered, because weights are
+array: a test set is normalized by its training set; with --nan-policy omit, the statistics of
+several blocks are the same up to rounding. weight_norm is not offered, because weights are
 not data. Floating point arrays keep their dtype; integers and booleans become float64. OUTPUT has
 the chunks and the compression of INPUT, if nothing else is given. It appears when it is complete,
 or not at all. A process that is killed outright (SIGKILL) leaves OUTPUT.numnorm-*.tmp beside it,
-which the next one removes; that of Zarr, the next one to the same OUTPUT."""
+which the next one removes; that of Zarr or of --resume, the next one to the same OUTPUT."""
 
 # They change no byte, or have another name in a request.
 _REQUESTED_OTHERWISE = {"method", "input", "output", "force", "resume", "scheduler"}
@@ -41,6 +43,7 @@ _EPILOG = """\
 examples:
   numnorm apply layer_norm activations.npy normalized.npy
   numnorm apply layer_norm images.npy normalized.npy --axis -2 -1 --gamma gamma.npy
+  numnorm apply standard_normal_variate spectra.npy corrected.npy --ddof 1 --nan-policy omit
   numnorm apply group_norm images.npy normalized.npy --groups 8 --eps 1e-6
   numnorm apply batch_norm train.npy train-normalized.npy --save-statistics train.npz
   numnorm apply batch_norm test.npy test-normalized.npy --statistics train.npz
@@ -95,6 +98,12 @@ def _parser() -> CommandParser:
         help="mebibytes to work on at a time; memory in use is a few times that "
         f"(default: {BLOCK_SIZE}, or as much as whole chunks need)",
     )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on where a run to the same OUTPUT stopped, and let this one be resumed after an "
+        "error, too; not for HDF5",
+    )
     given = parser.add_argument_group("options of Zarr and HDF5")
     given.add_argument("--chunks", type=_length, nargs="+", metavar="N", help="lengths of chunks")
     given.add_argument(
@@ -105,12 +114,6 @@ def _parser() -> CommandParser:
     )
     given.add_argument(
         "--zarr-format", type=int, choices=(2, 3), help="default: that of INPUT, or 3"
-    )
-    given.add_argument(
-        "--resume",
-        action="store_true",
-        help="go on where a run to the same OUTPUT, a Zarr array, stopped, and let this one be "
-        "resumed after an error, too; others begin anew",
     )
     given.add_argument(
         "--scheduler",
@@ -135,7 +138,9 @@ def _add_norms(parser: CommandParser) -> None:
     given.add_argument("--scale", type=float, help="C of ada_norm (default: 1)")
     given.add_argument("--k", type=float, help="k of ada_norm (default: 0.1)")
     given.add_argument(
-        "--ddof", type=int, help="of ada_norm: its variance is over N - DDOF (default: 0)"
+        "--ddof",
+        type=int,
+        help="of ada_norm and standard_normal_variate: the variance is over N - DDOF (default: 0)",
     )
     given.add_argument("--eps-in", choices=("variance", "std"), help="default: variance")
     given.add_argument("--window", type=int, metavar="STEPS", help="of moving_norm")
@@ -241,9 +246,12 @@ def _check_paths(arguments: Namespace) -> None:
                 raise CommandError(f"the {role} {path} is inside the {name} {target}")
             if inner in outer.parents:
                 raise CommandError(f"the {name} {target} is inside the {role} {path}")
-    if arguments.save_statistics is not None:
-        check_file(arguments.save_statistics, "file of statistics", (".npz",), arguments.force)
     module.check_output(arguments.output, arguments.force)
+    if arguments.save_statistics is not None:
+        # An earlier run may have written it just before its end: `apply` looks into the journal.
+        later = arguments.resume and is_begun(module.place(arguments.output))
+        name, force = "file of statistics", arguments.force or later
+        check_file(arguments.save_statistics, name, (".npz",), force)
     if arguments.scheduler is not None and name_of(arguments.output) != "zarr":
         raise CommandError(
             "--scheduler writes Zarr alone: workers cannot write to one file at once"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from numnorm.commands.apply.formats.protocol import Array
-from numnorm.commands.apply.statistics import load_statistics, save_statistics
+from numnorm.commands.apply.statistics import load_statistics, write_statistics
 from numnorm.commands.errors import CommandError
-from numnorm.commands.wholefile import appearing
 
 _STATES = 3
 """How many states are kept: of a box that is written, of one being written, and of the next."""
@@ -49,9 +49,8 @@ class Journal:
             Both, for JSON.
         """
         assert self.directory is not None
-        partial = self.directory / "request.partial"
-        partial.write_text(json.dumps(request), "utf-8")
-        os.replace(partial, self.directory / "request.json")
+        with _whole(self.directory / "request.json") as file:
+            file.write(json.dumps(request).encode())
 
     def go_on(self, request: Mapping[str, Any], path: str) -> bool:
         """Read what an earlier run has done.
@@ -135,7 +134,8 @@ class Journal:
             The mean and the variance of each channel.
         """
         if self._statistics is not None:
-            save_statistics(self._statistics, mean, variance)
+            with _whole(self._statistics) as file:
+                write_statistics(file, mean, variance)
 
     def state(self, number: int) -> dict[str, Any]:
         """Return what `keep` got for a box, of which the result is written.
@@ -165,7 +165,7 @@ class Journal:
             Numbers and arrays.
         """
         if self.directory is not None:
-            with appearing(self._state(number)) as file:
+            with _whole(self._state(number)) as file:
                 np.savez(file, **state)
             # The result of the box before may still be on its way.
             self._state(number - _STATES).unlink(missing_ok=True)
@@ -173,3 +173,12 @@ class Journal:
     def _state(self, number: int) -> Path:
         assert self.directory is not None
         return self.directory / f"state-{number}.npz"
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file of the journal, which is whole or not there after a kill."""
+    partial = path.with_suffix(".partial")
+    with open(partial, "wb") as file:
+        yield file
+    os.replace(partial, path)

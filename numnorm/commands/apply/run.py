@@ -17,6 +17,7 @@ from numnorm.commands.apply.formats import format_of
 from numnorm.commands.apply.formats.protocol import Array, Layout, Source, Target
 from numnorm.commands.apply.methods import Job
 from numnorm.commands.apply.statistics import (
+    are_saved,
     cuttable,
     load_statistics,
     save_statistics,
@@ -78,13 +79,15 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
         if own:
             statistics = journal.statistics(channels)
             before += size if statistics is not None else 0
+        if saving is not None and not arguments.force:
+            are_saved(saving, statistics)
         with progress_bar(job.method, (1 + own) * size, before) as done:
             if own and statistics is None:
                 assert job.channel_axis is not None
                 cut = plan.steps(cuttable(source.shape, job.channel_axis))
-                statistics = runner.statistics(
-                    job.channel_axis, boxes(whole(source.shape), cut), done
-                )
+                parts_read = boxes(whole(source.shape), cut)
+                policy = job.options.get("nan_policy", "propagate")
+                statistics = runner.statistics(job.channel_axis, parts_read, done, policy)
                 journal.save(*statistics)
             if statistics is not None:
                 job = _with_statistics(job, *statistics)
@@ -95,7 +98,9 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
                 for number, elements in results:
                     journal.add(number)
                     done(elements)
-        if saving is not None and statistics is not None:
+        if saving is None or statistics is None:
+            return
+        if arguments.force or not are_saved(saving, statistics):
             save_statistics(saving, *statistics)
 
 
@@ -112,7 +117,7 @@ class Here:
         self.source = source
 
     def statistics(
-        self, channel_axis: int, parts: Iterator[Box], done: Done
+        self, channel_axis: int, parts: Iterator[Box], done: Done, nan_policy: str
     ) -> tuple[Array, Array]:
         """Return mean and variance of each channel.
 
@@ -124,6 +129,8 @@ class Here:
             What to take them of at a time.
         done : callable
             Called after each part with its number of elements.
+        nan_policy : str
+            As for `batch_moments`.
 
         Returns
         -------
@@ -131,7 +138,7 @@ class Here:
             The mean and the biased variance.
         """
         with closing(self._read(parts)) as arrays:
-            return stream_statistics(channel_axis, arrays, done)
+            return stream_statistics(channel_axis, arrays, done, nan_policy)
 
     def normalize(
         self, job: Job | Stream, target: Target, parts: Sequence[tuple[int, Box]]

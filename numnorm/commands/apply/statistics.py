@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import numpy as np
 
 from numnorm import Moments, batch_moments, stream_step
+from numnorm.array_types import Counting
 from numnorm.backends.contract.backend import BlockMoments
 from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.errors import CommandError, one_line
@@ -26,7 +29,50 @@ def save_statistics(path: Path, mean: Array, variance: Array) -> None:
         The mean and the biased variance of each channel.
     """
     with appearing(path) as file:
-        np.savez(file, mean=mean, var=variance)
+        write_statistics(file, mean, variance)
+
+
+def write_statistics(file: BinaryIO, mean: Array, variance: Array) -> None:
+    """Write statistics to an open file, as `save_statistics`.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        The file.
+    mean, variance : ndarray
+        The mean and the biased variance of each channel.
+    """
+    np.savez(file, mean=mean, var=variance)
+
+
+def are_saved(path: Path, statistics: tuple[Array, Array] | None) -> bool:
+    """Return whether a file has these statistics, as after a kill; raise if it has others.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which need not exist.
+    statistics : tuple of ndarray, optional
+        Mean and variance of each channel. Default: none have been taken yet.
+
+    Returns
+    -------
+    bool
+        True if they are in it, False if there is no file.
+
+    Raises
+    ------
+    CommandError
+        If there is a file with something else.
+    """
+    if not path.exists():
+        return False
+    with contextlib.suppress(CommandError):
+        if statistics is not None:
+            pairs = zip(load_statistics(path, len(statistics[0])), statistics, strict=True)
+            if all(saved.tobytes() == taken.tobytes() for saved, taken in pairs):
+                return True
+    raise CommandError(f"the file of statistics {path} exists: --force replaces it")
 
 
 def load_statistics(path: Path, channels: int) -> tuple[Array, Array]:
@@ -70,9 +116,14 @@ def load_statistics(path: Path, channels: int) -> tuple[Array, Array]:
 
 
 def stream_statistics(
-    channel_axis: int, parts: Iterable[Array], done: Callable[[int], None]
+    channel_axis: int,
+    parts: Iterable[Array],
+    done: Callable[[int], None],
+    nan_policy: str = "propagate",
 ) -> tuple[Array, Array]:
     """Return mean and variance of each channel, with the same bits as a call on the whole array.
+
+    Where NaN is omitted, those of several parts are the same up to rounding.
 
     Parameters
     ----------
@@ -82,24 +133,60 @@ def stream_statistics(
         The array in parts, in order, cut as `cuttable` allows.
     done : callable
         Called after each part with its number of elements.
+    nan_policy : str, default "propagate"
+        As for `batch_moments`.
 
     Returns
     -------
     tuple of ndarray
         The mean and the biased variance of each channel.
+
+    Raises
+    ------
+    CommandError
+        If there is a NaN, and `nan_policy` is ``"raise"``.
     """
     moments: list[Moments] = []
     for x in parts:
-        if channel_axis == 0 or not moments:
-            moments.append(batch_moments(x, channel_axis=channel_axis))
-        else:
-            moments = [batch_moments(x, channel_axis=channel_axis, after=moments[0])]
+        after = moments.pop() if moments and channel_axis != 0 else None
+        moments.append(part_moments(x, channel_axis, nan_policy, after))
         done(x.size)
     return _statistics(moments)
 
 
+def part_moments(
+    x: Array, channel_axis: int, nan_policy: str, after: Moments | None = None
+) -> Moments:
+    """Return moments of a part of the array, as `batch_moments`.
+
+    Parameters
+    ----------
+    x : ndarray
+        The part.
+    channel_axis, nan_policy, after
+        As for `batch_moments`.
+
+    Returns
+    -------
+    Moments
+        With a count for each channel if NaN is omitted.
+
+    Raises
+    ------
+    CommandError
+        With the message of `batch_moments`.
+    """
+    missing = {} if nan_policy == "propagate" else {"nan_policy": nan_policy}
+    try:
+        return batch_moments(x, channel_axis=channel_axis, after=after, **cast(Counting, missing))
+    except ValueError as error:
+        raise CommandError(one_line(error)) from error
+
+
 def merged_statistics(
-    channel_axis: int, parts: Iterable[tuple[int, BlockMoments]], done: Callable[[int], None]
+    channel_axis: int,
+    parts: Iterable[tuple[int, BlockMoments | Moments]],
+    done: Callable[[int], None],
 ) -> tuple[Array, Array]:
     """Return mean and variance of each channel, as `stream_statistics`, from moments of parts.
 
@@ -107,8 +194,9 @@ def merged_statistics(
     ----------
     channel_axis : int
         The channel axis, counted from the front.
-    parts : iterable of (int, BlockMoments)
-        The number of elements of each box, in order, and the moments of its blocks.
+    parts : iterable of (int, BlockMoments or Moments)
+        The number of elements of each box, in order, and the moments of its blocks, or of the box
+        where values are missing.
     done : callable
         Called after each part with its number of elements.
 
@@ -119,10 +207,11 @@ def merged_statistics(
     """
     moments: list[Moments] = []
     for size, part in parts:
-        if channel_axis == 0:
-            moments.append(folded_moments([part]))
+        before = [moments.pop()] if moments and channel_axis != 0 else []
+        if isinstance(part, Moments):
+            moments.append(before[0].merge(part) if before else part)
         else:
-            moments = [folded_moments([*moments, part])]
+            moments.append(folded_moments([*before, part]))
         done(size)
     return _statistics(moments)
 
@@ -150,5 +239,7 @@ def cuttable(shape: tuple[int, ...], channel_axis: int) -> list[tuple[int, int]]
 def _statistics(parts: list[Moments]) -> tuple[Array, Array]:
     """Return mean and variance of the channels of all parts."""
     means, m2s = (np.concatenate([part[field] for part in parts]) for field in (1, 2))
-    moments = Moments(parts[0].count, means, m2s)
+    counts = [part.count for part in parts]
+    count = counts[0] if np.ndim(counts[0]) == 0 else np.concatenate(counts)
+    moments = Moments(count, means, m2s)
     return moments.mean, moments.variance()

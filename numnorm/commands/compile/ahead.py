@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -79,7 +81,7 @@ def compile_ahead(jobs: Sequence[Job], processes: int) -> None:
         return
     context = multiprocessing.get_context("spawn")
     processes = min(processes, len(jobs))
-    pool = ProcessPoolExecutor(processes, context, initializer=_end_at_ctrl_c)
+    pool = ProcessPoolExecutor(processes, context, initializer=_end_with_others)
     try:
         with progress_bar("compiling", len(jobs)) as done:
             futures = [pool.submit(job.run) for job in jobs]
@@ -99,7 +101,19 @@ def compile_ahead(jobs: Sequence[Job], processes: int) -> None:
         pool.shutdown(cancel_futures=True)
 
 
-def _end_at_ctrl_c() -> None:
-    """Let this process end at once, and print nothing, unless it ignores the signal (nohup)."""
+def _end_with_others() -> None:
+    """Let this process end at Ctrl+C, and when the process that started it has ended.
+
+    It prints nothing then. A signal that is ignored (nohup) stays ignored.
+    """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    # A process that is killed outright sends nothing to those that it started.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

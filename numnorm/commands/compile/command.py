@@ -132,14 +132,20 @@ def _list() -> None:
         print(f"{folder} ({kept})")
         found = list(folders.builds(folder))
         for build in found:
-            size = sum(file.stat().st_size for file in build.files) / _MIB
             use = "nobody can use them" if build.stale else "in use"
-            print(f"  {build.path.name}: {len(build.files)} kernels, {size:.1f} MiB, {use}")
+            size = f"{build.size / _MIB:.1f} MiB"
+            print(f"  {_printable(build.name)}: {build.kernels} kernels, {size}, {use}")
             for origin in build.origins:
                 python = str(origin.get("python")).partition(" ")[0]
-                print(f"    {origin.get('package')}, Python {python}, {origin.get('processor')}")
+                told = f"{origin.get('package')}, Python {python}, {origin.get('processor')}"
+                print(f"    {_printable(told)}")
         if not found:
             print("  no kernels")
+
+
+def _printable(text: str) -> str:
+    """Return a text of another user without what a terminal would obey."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _clean() -> None:

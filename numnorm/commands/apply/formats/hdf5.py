@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from numnorm.commands.apply.blocks import Box
-from numnorm.commands.apply.formats.hdf5_layout import create
+from numnorm.commands.apply.formats.hdf5_layout import create, remove
 from numnorm.commands.apply.formats.protocol import (
     Array,
     Layout,
@@ -246,16 +246,16 @@ def created(
     layout : Layout
         What it is like.
     request : mapping
-        Not used: a dataset is always begun anew.
+        Not used: HDF5 keeps what is written in memory, so that no run can go on after a kill.
     resume : bool
-        Not used.
+        Must be False.
 
     Yields
     ------
     tuple of (Dataset, Journal)
         The dataset, and a journal that nothing keeps.
     """
-    check_unused(path, zarr_format=layout.zarr_format)
+    check_unused(path, zarr_format=layout.zarr_format, resume=resume or None)
     file, name = place(path), _name(path)
     with appearing(file) as temporary, _unchanged(file):
         mode = "w"
@@ -269,7 +269,7 @@ def created(
         try:
             with _one_line(path):
                 if name in new:
-                    del new[name]
+                    remove(new, name)
                 kept = layout.like.data if isinstance(layout.like, Dataset) else None
                 data = create(new, name, layout, kept)
             yield Dataset(data, path, stream), Journal()
@@ -326,6 +326,8 @@ def _unchanged(file: Path) -> Iterator[None]:
 
 
 def _open(file: Path) -> Any:
+    if file.exists() and not file.is_file():  # a pipe would wait for its other end
+        raise CommandError(f"{file} cannot be opened as HDF5: Not a regular file")
     try:
         return h5py.File(file, "r")
     except OSError as error:

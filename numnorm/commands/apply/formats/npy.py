@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -32,6 +32,7 @@ from numnorm.commands.apply.formats.protocol import (
 )
 from numnorm.commands.apply.journal import Journal
 from numnorm.commands.errors import CommandError, one_line
+from numnorm.commands.wholedirectory import NEW, appearing_directory
 from numnorm.commands.wholefile import appearing, check_file, reserve
 
 SLAB = 64 << 20
@@ -222,19 +223,32 @@ def created(
     layout : Layout
         What it is like.
     request : mapping
-        Not used: an .npy file is always begun anew.
+        The arguments and the input: only a run in which they were the same is continued.
     resume : bool
-        Not used.
+        Whether to go on where an earlier run stopped.
 
     Yields
     ------
     tuple of (ArrayFile, Journal)
-        The array in it, and a journal that nothing keeps.
+        The array in it, and what has been done of it.
     """
     check_unused(path, chunks=layout.chunks, compression=layout.compression)
     check_unused(path, zarr_format=layout.zarr_format)
-    with appearing(Path(path)) as file:
-        yield create_output(file, Path(path), layout.like, layout.dtype), Journal()
+    final = Path(path)
+    if not resume:
+        with appearing(final) as file:
+            yield create_output(file, final, layout.like, layout.dtype), Journal()
+        return
+    with appearing_directory(final, resume) as work:
+        journal = Journal(work)
+        goes_on = journal.go_on(request, path)
+        with open(work / NEW, "r+b" if goes_on else "w+b") as file:
+            if goes_on:
+                array = replace(open_input(file, final), writable=True)
+            else:
+                array = create_output(file, final, layout.like, layout.dtype)
+                journal.begin(request)
+            yield array, journal
 
 
 def open_input(file: BinaryIO, path: Path) -> ArrayFile:

@@ -28,7 +28,7 @@ from numnorm.commands.apply.formats.protocol import (
 from numnorm.commands.apply.formats.zarr_layout import create, without_warnings
 from numnorm.commands.apply.journal import Journal
 from numnorm.commands.errors import CommandError, one_line
-from numnorm.commands.wholedirectory import NEW, appearing_directory, put_back_old
+from numnorm.commands.wholedirectory import NEW, appearing_directory, is_begun
 from numnorm.commands.wholefile import writable_directory
 
 _METADATA = ("zarr.json", ".zarray", ".zattrs")
@@ -189,7 +189,7 @@ def check_output(path: str, force: bool) -> None:
     above = writable_directory(target)
     if _holds_array(above):
         raise CommandError(f"the output {path} is inside the array {above}")
-    put_back_old(target)
+    is_begun(target)  # what it puts back exists
     if not target.exists():
         return
     if not _holds_array(target):
