@@ -40,7 +40,9 @@ def case(name):
     return lambda x, p: function(x, *p), x, tuple(weights)
 
 
-NAMES = [*test_jax_norms.CASES, "running", "inference", *test_recurrent.CASES]
+# Each way to XLA: compiled handlers of rows and columns, and those that enter Python.
+NAMES = ["layer", "ada", "group_last", "weight", "batch", "running", "inference"]
+NAMES += ["lstm_lengths", "gru"]
 
 
 def on_mesh(function, is_varying, out):
@@ -68,7 +70,7 @@ def pulled(function, *given):
     return results, pull(jax.tree.map(jnp.cos, results))
 
 
-@pytest.mark.parametrize("is_varying", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("is_varying", [(True, False), (False, True)])
 @pytest.mark.parametrize("name", NAMES)
 def test_each_device_gets_what_a_loop_gives_it(name, is_varying):
     function, *given = case(name)
@@ -108,17 +110,15 @@ def _assert_nearly_equal(found, expected):
 
 
 @pytest.mark.parametrize("is_varying", [(True, False), (False, True)])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["layer", "batch", "gru"])
 def test_results_that_differ_do_not_leave_as_one(name, is_varying):
     function, *given = case(name)
-    if is_varying == (False, True) and not given[1]:
-        pytest.skip("has no parameters")
     arrays = [stacked(a) if there else a for a, there in zip(given, is_varying, strict=True)]
     with pytest.raises(ValueError, match="out_specs"):
         on_mesh(function, is_varying, P())(*arrays)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["layer", "batch", "gru"])
 def test_results_of_equal_arrays_leave_as_one(name):
     function, *given = case(name)
     found = on_mesh(function, (False, False), P())(*given)
