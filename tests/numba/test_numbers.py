@@ -59,13 +59,12 @@ def test_integers_of_groups(kind):
 
 @pytest.mark.parametrize("eps", [np.float32(0.25), np.int64(1)])
 def test_cells(eps):
-    parameters = rnn.gru_init(4, 3, dtype="float64", rng=np.random.default_rng(0))
-    packed = rnn.gru_pack(parameters)
+    packed = rnn.gru_pack(rnn.gru_init(4, 3, rng=np.random.default_rng(0)))
 
     def step(x, packed, eps):
         return rnn.gru_cell(x, packed, eps=eps)
 
-    check(step, X.astype(np.float64), packed, eps)
+    check(step, X, packed, eps)
 
 
 @pytest.mark.parametrize("value", [True, np.bool_(True)])
