@@ -22,6 +22,7 @@ from numnorm.backends.cpu.xla.column_calls import (
 from numnorm.jax.arrays import as_float_array, as_parameter
 from numnorm.jax.rows import compute_dtype, mapped, once
 from numnorm.jax.targets import call, call_python, target_of
+from numnorm.jax.varying import varying_like
 from numnorm.layouts import column_layout
 from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 
@@ -149,7 +150,8 @@ def _normalized(
     static: _Static, shape: tuple[int, ...], x: Any, gamma: Any, beta: Any, running: Any
 ) -> Any:
     running = None if running is None else tuple(map(jax.lax.stop_gradient, running))
-    y, moved = _batch_norm(static, x.reshape(1, *shape), gamma, beta, running)
+    arrays = x.reshape(1, *shape), gamma, beta, running
+    y, moved = _batch_norm(static, *varying_like(arrays, arrays))
     return y.reshape(x.shape), None if moved is None else tuple(a[0] for a in moved)
 
 

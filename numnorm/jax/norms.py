@@ -13,6 +13,7 @@ from numnorm.array_types import Detach, EpsIn
 from numnorm.backends.contract.norms import Detached, Norm, Scaling, scaling_by
 from numnorm.jax.arrays import as_float_array, as_parameter
 from numnorm.jax.rows import RowNorm, normalize
+from numnorm.jax.varying import varying_like
 from numnorm.layouts import (
     RowLayout,
     group_layout,
@@ -36,7 +37,8 @@ def _normalized(static: RowNorm, layout: RowLayout, x: Any, gamma: Any, beta: An
     order = layout.order
     moved = x if order is None else jnp.transpose(x, order)
     rows = moved.reshape(1, layout.rows, layout.width)
-    y = normalize(static, rows, gamma, beta).reshape(moved.shape)
+    arrays = rows, gamma, beta
+    y = normalize(static, *varying_like(arrays, arrays)).reshape(moved.shape)
     return y if order is None else jnp.transpose(y, [order.index(k) for k in range(y.ndim)])
 
 

@@ -15,6 +15,7 @@ from numnorm.array_types import CellNorm, LSTMVariant
 from numnorm.jax.arrays import as_float_array
 from numnorm.jax.rows import mapped, once
 from numnorm.jax.targets import call_python
+from numnorm.jax.varying import varying_like
 from numnorm.rnn.parameters import GRU, LSTM, Kind, checked, kind_of
 from numnorm.rnn.results import GRUStates, LSTMStates
 from numnorm.rnn.specs import Spec, gru_spec, lstm_spec
@@ -214,9 +215,8 @@ def _checked_lengths(lengths: Any, batch: int) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _jitted(static: _Static, x: Any, states: Any, lengths: Any, parameters: Any) -> Any:
-    first = tuple(a[None] for a in (x, *states))
-    lengths = None if lengths is None else lengths[None]
-    results = _cells(static, first, lengths, tuple(a[None] for a in parameters))
+    given = jax.tree.map(lambda a: a[None], ((x, *states), lengths, parameters))
+    results = _cells(static, *varying_like(given, given))
     return tuple(a[0] for a in results)
 
 
@@ -252,18 +252,18 @@ def _forward_of(static: _Static, count: int) -> Any:
     @custom_vmap
     def forward(*given: Any) -> Any:
         x, *others = given[:arrays]
-        parameters, groups = given[arrays:], len(x)
+        parameters, groups, batch = given[arrays:], len(x), x.shape[2]
         if len(parameters[0]) == 1:  # one batch of the sequences of all groups
             x = jnp.moveaxis(x, 0, 1)
-            x = x.reshape(1, x.shape[0], -1, x.shape[3])
-            others = [a.reshape(1, -1, *a.shape[2:]) for a in others]
+            x = x.reshape(1, x.shape[0], groups * batch, x.shape[3])
+            others = [a.reshape(1, groups * batch, *a.shape[2:]) for a in others]
         states = others[: count - 1]
         shapes = [(*x.shape[:3], states[0].shape[2]), *(a.shape for a in states)]
         results = [jax.ShapeDtypeStruct(shape, x.dtype) for shape in shapes]
         y, *last = _call(forward_pass, static, results, x, *others, *parameters)
         if len(y) != groups:
-            y = jnp.moveaxis(y.reshape(y.shape[1], groups, -1, y.shape[3]), 1, 0)
-        return y, *(a.reshape(groups, -1, a.shape[2]) for a in last)
+            y = jnp.moveaxis(y.reshape(y.shape[1], groups, batch, y.shape[3]), 1, 0)
+        return y, *(a.reshape(groups, batch, a.shape[2]) for a in last)
 
     return mapped(forward, arrays)
 

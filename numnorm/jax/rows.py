@@ -13,6 +13,7 @@ from jax.custom_batching import custom_vmap
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.cpu.xla.row_calls import backward_call, forward_call
 from numnorm.jax.targets import call, target_of
+from numnorm.jax.varying import varying_like
 from numnorm.layouts import RowLayout
 
 
@@ -96,7 +97,7 @@ def _forward_of(static: RowNorm, save: bool, parameters: int) -> Any:
     def forward(x: Any, *weights: Any) -> Any:
         shape, groups = x.shape, len(weights[0]) if weights else 1
         if groups == 1:  # all rows share the parameters
-            x = x.reshape(1, -1, shape[2])
+            x = _as_one_group(x)
         described = forward_call(
             static.norm, np.dtype(x.dtype), _layout(static, *x.shape[1:]), static.scaling,
             (len(x), groups), static.factors[:2], parameters, save,
@@ -117,7 +118,7 @@ def _backward_of(static: RowNorm, parameters: int) -> Any:
     def backward(dy: Any, x: Any, mean: Any, rstd: Any, *weights: Any) -> Any:
         shape, groups = x.shape, len(weights[0]) if weights else 1
         if not static.norm.parameters:
-            dy, x = (a.reshape(1, -1, shape[2]) for a in (dy, x))
+            dy, x = _as_one_group(dy), _as_one_group(x)
         scale, _, k = static.factors
         described = backward_call(
             static.norm, np.dtype(x.dtype), _layout(static, *x.shape[1:]), static.scaling,
@@ -145,7 +146,7 @@ def mapped(function: Any, arrays: int) -> Any:
                 return array
             if not mapped:
                 array = jnp.broadcast_to(array, (size, *array.shape))
-            return array.reshape(-1, *array.shape[2:])
+            return array.reshape(len(array) * array.shape[1], *array.shape[2:])
 
         groups = len(given[0]) if not is_mapped[0] else given[0].shape[1]
         taken = []
@@ -154,10 +155,10 @@ def mapped(function: Any, arrays: int) -> Any:
                 array = jnp.broadcast_to(array, (size, groups, *array.shape[2:]))
             taken.append(merged(array, mapped, k < arrays))
         # A parameter that is one for all groups stays so only if all parameters are.
-        rows = max((len(a) for a in taken[arrays:]), default=1)
+        rows = next((len(a) for a in taken[arrays:] if len(a) != 1), 1)
         taken[arrays:] = [jnp.broadcast_to(a, (rows, *a.shape[1:])) for a in taken[arrays:]]
         results = function(*taken)
-        unmerged = tuple(a.reshape(size, -1, *a.shape[1:]) for a in results)
+        unmerged = tuple(a.reshape(size, groups, *a.shape[1:]) for a in results)
         return unmerged, (True,) * len(unmerged)
 
     return function
@@ -166,6 +167,11 @@ def mapped(function: Any, arrays: int) -> Any:
 def compute_dtype(dtype: Any) -> Any:
     """Return the dtype of parameters and their gradients in the kernels."""
     return jnp.float64 if dtype == jnp.float64 else jnp.float32
+
+
+def _as_one_group(rows: Any) -> Any:
+    groups, count, width = rows.shape
+    return rows.reshape(1, groups * count, width)
 
 
 def _layout(static: RowNorm, rows: int, width: int) -> RowLayout:
@@ -183,6 +189,6 @@ def _statistics(x: Any) -> jax.ShapeDtypeStruct:
 
 def _call(described: Any, results: Any, *arrays: Any) -> Any:
     if not arrays[0].size:
-        return [jnp.zeros(r.shape, r.dtype) for r in results]
+        return varying_like([jnp.zeros(r.shape, r.dtype) for r in results], arrays)
     target = target_of(described.name, described.handler)
     return call(target, results, *arrays, numbers=np.array(described.numbers))

@@ -19,6 +19,7 @@ import jax.ffi
 from numnorm.backends.cpu.xla import frames
 from numnorm.backends.cpu.xla.handlers import python_handler
 from numnorm.backends.sources import JAX as SOURCES
+from numnorm.jax.varying import varying_like
 
 # XLA's message for another device quotes the name.
 _PREFIX = "numnorm.jax_runs_on_the_CPU_only"
@@ -71,5 +72,5 @@ def _run(function: Callable[..., None], frame: int) -> None:
 def call(
     target: str, results: Sequence[jax.ShapeDtypeStruct], *arrays: Any, **attributes: Any
 ) -> Any:
-    """Call a target with arrays, and return its results as a list."""
-    return jax.ffi.ffi_call(target, tuple(results))(*arrays, **attributes)
+    """Call a target with arrays, and return its results."""
+    return varying_like(jax.ffi.ffi_call(target, tuple(results))(*arrays, **attributes), arrays)

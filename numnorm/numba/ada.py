@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import numpy as np
+
 from numnorm.norms.ada import ADA
 from numnorm.norms.results import Normalized
 from numnorm.numba.arguments import (
@@ -35,14 +37,14 @@ def _in_variance(scale: Any, k: Any, eps: Any, eps_in: Any, ddof: Any) -> bool:
 def _checked_scale(scale):
     if not 0.0 < scale < math.inf:
         raise ValueError("scale must be finite and greater than 0")
-    return float(scale)
+    return np.float64(scale)
 
 
 @helper
 def _checked_k(k):
     if not abs(k) < math.inf:
         raise ValueError("k must be finite")
-    return float(k)
+    return np.float64(k)
 
 
 def _make_call(

@@ -103,8 +103,8 @@ def check_flag(name: str, kind: Any) -> None:
 
 @helper
 def checked_eps(eps):
-    """Return epsilon as a float."""
-    number = float(eps)
+    """Return epsilon as a float64: `float` would keep a float32, which kernels do not take."""
+    number = np.float64(eps)
     if not 0.0 <= number < math.inf:
         raise ValueError("eps must be finite and at least 0")
     return number

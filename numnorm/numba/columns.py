@@ -108,7 +108,7 @@ def _make_weight(momentum: Any, batches: Any, convention: str) -> Function:
     of_new = convention == "torch"
 
     def weight(momentum, batches):
-        number = float(momentum)
+        number = np.float64(momentum)
         if not 0.0 <= number <= 1.0:
             raise ValueError("momentum must be between 0 and 1")
         return number if of_new else 1.0 - number

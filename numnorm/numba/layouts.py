@@ -173,7 +173,8 @@ def _make_channel_order(x: Any, channel_axis: Any) -> Any:
     start = tuple(range(ndim))
 
     def order_of(channel_axis):
-        channel = channel_axis + ndim if channel_axis < 0 else channel_axis
+        channel = np.int64(channel_axis)  # in arithmetic with int64, a uint64 becomes a float
+        channel += ndim if channel < 0 else 0
         if not 0 < channel < ndim:
             raise ValueError("channel_axis must name an axis of x other than 0")
         order = tuple_setitem(start, 1, channel)

@@ -1,6 +1,6 @@
-"""The public functions that compiled code can call, and which module compiles each.
+"""What Numba is told of the public functions.
 
-A module is imported when a call of its functions is first compiled.
+The module that compiles a function is imported when a call of it is first compiled.
 """
 
 import importlib
@@ -16,27 +16,16 @@ from numba.core.typing.templates import infer_getattr, make_overload_method_temp
 from numba.extending import overload
 
 import numnorm
+import numnorm.numba.calls  # Numba asks it which calls to refuse
 from numnorm.numba.helpers import OPTIONS
+from numnorm.numba.homes import HOMES
 
 types: Any = core.types
-
-# ``numnorm.numba.rows.layer_norm`` compiles calls of ``numnorm.layer_norm``.
-_PASSES = "", "_forward", "_backward"
-_HOMES: dict[str, str] = {
-    "batch_moments": "moments",
-    **{"batch_norm" + end: "columns" for end in _PASSES},
-    **{name + end: "rows" for name in ("layer_norm", "rms_norm") for end in _PASSES},
-    "standard_normal_variate": "rows",
-    **{"ada_norm" + end: "ada" for end in _PASSES},
-    **{name + end: "groups" for name in ("group_norm", "instance_norm") for end in _PASSES},
-    **{"weight_norm" + end: "weight" for end in _PASSES},
-    **{f"rnn.{name}_cell": "cells" for name in ("lstm", "gru", "rnn")},
-}
 
 
 def register(module: str) -> None:
     """Register the functions of ``numnorm.public`` or of ``numnorm.rnn`` with Numba."""
-    for name, home in _HOMES.items():
+    for name, home in HOMES.items():
         if name.startswith("rnn.") is not (module == "numnorm.rnn"):
             continue
         function = operator.attrgetter(name)(numnorm)

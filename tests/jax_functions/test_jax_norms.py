@@ -200,12 +200,49 @@ def test_inference_normalizes_with_the_running_statistics():
     np.testing.assert_allclose(pull(jnp.ones_like(y))[0], 1 / jnp.sqrt(var) * y**0, rtol=1e-6)
 
 
-def test_empty_arrays():
-    for function in (numnorm.jax.layer_norm, numnorm.jax.batch_norm):
-        y, pull = jax.vjp(function, jnp.zeros((0, 3)), jnp.ones(3))
-        dx, dgamma = pull(y)
-        assert y.shape == dx.shape == (0, 3)
-        np.testing.assert_array_equal(dgamma, 0)
+# No rows, rows of no elements, and neither; before them the axes that parameters have.
+EMPTY = {
+    "layer": ([1], [(0, 7), (5, 0)]),
+    "layer_axes": ([0, 2], [(4, 0, 6), (0, 3, 6), (4, 3, 0)]),
+    "rms": ([2], [(2, 0, 33), (2, 5, 0)]),
+    "ada": ([], [(0, 9), (5, 0), (0, 0)]),
+    "snv": ([], [(0, 12)]),
+    "group": ([1], [(0, 4, 5), (3, 4, 0)]),
+    "group_last": ([2], [(0, 5, 4), (3, 0, 4)]),
+    "instance": ([1], [(0, 4, 6), (3, 0, 6), (3, 4, 0)]),
+    "batch": ([1], [(0, 4), (6, 0)]),
+    "batch_space": ([2], [(3, 0, 4), (0, 5, 0)]),
+    "weight": ([0], [(0, 6), (4, 0)]),
+}
+
+
+@pytest.mark.parametrize("name, shape", [(n, shape) for n in EMPTY for shape in EMPTY[n][1]])
+def test_empty_arrays_are_those_of_numpy(name, shape):
+    function, given = case(name)
+    of_parameters = [shape[axis] for axis in EMPTY[name][0]]
+    arrays = [jnp.zeros(shape), *(jnp.ones(of_parameters) for _ in given[1:])]
+    y, pull = jax.vjp(function, *arrays)
+    gradients = pull(jnp.zeros(y.shape))
+    expected, right = as_numpy(name, arrays, np.zeros(shape, np.float32))
+    for found, wanted in zip((y, *gradients), (expected, *right), strict=True):
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)])
+def test_a_mapped_axis_of_empty_arrays(shape):
+    def pulled(x, gamma):
+        y, pull = jax.vjp(numnorm.jax.layer_norm, x, gamma)
+        return y, *pull(y)
+
+    gamma = jnp.ones(shape[1:])
+    y, dx, dgamma = jax.vmap(pulled, (0, None))(jnp.zeros(shape), gamma)
+    assert y.shape == dx.shape == dgamma.shape == shape
+    own = jnp.ones(shape)
+    for arrays in ((jnp.zeros(shape), own), (jnp.zeros((2, *shape)), jnp.stack([own, own]))):
+        mapped = jax.vmap(pulled) if arrays[0].ndim == 2 else jax.vmap(jax.vmap(pulled))
+        y, dx, dgamma = mapped(*arrays)
+        assert y.shape == dx.shape == dgamma.shape == arrays[0].shape
 
 
 def test_integers_become_floats(x64):

@@ -102,6 +102,37 @@ def test_batch_first_and_given_states():
     np.testing.assert_array_equal(y, expected.y)
 
 
+@pytest.mark.parametrize("shape", [(0, 5), (4, 0), (0, 0)])
+@pytest.mark.parametrize("name", ["lstm", "gru", "lstm_plain"])
+def test_no_steps_and_no_sequences_give_what_numpy_gives(name, shape):
+    kind, options = CASES[name]
+    _, parameters, function = case(name, "float32")
+    x, states = jnp.zeros((*shape, 3)), 2 if kind == "lstm" else 1
+    first = [jnp.full((shape[1], 2), 0.5 + k) for k in range(states)]
+
+    def run(x, parameters, *first):
+        return getattr(numnorm.jax, kind)(x, parameters, *first, **options)
+
+    results, pull = jax.vjp(run, x, parameters, *first)
+    given = jax.tree.map(jnp.ones_like, results)
+    dx, of_parameters, *of_first = pull(given)
+    numpy = jax.tree.map(np.asarray, (x, parameters, *first))
+    *expected, saved = getattr(rnn, f"{kind}_forward")(*numpy, **options)
+    right = getattr(rnn, f"{kind}_backward")(*map(np.asarray, given[:1]), saved, *given[1:])
+    pairs = [*zip(results, expected, strict=True), (dx, right.dx), (of_first[0], right.dh)]
+    pairs += [
+        pair for pair in zip(of_parameters, right.parameters, strict=True) if pair[1] is not None
+    ]
+    for found, wanted in pairs:
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
+    for axes in ((0, None), (0, 0)):
+        stacked = jax.tree.map(lambda a: jnp.stack([a, a]), parameters)
+        own = parameters if axes[1] is None else stacked
+        y = jax.vmap(function, axes)(jnp.stack([x, x]), own)[0]
+        assert y.shape == (2, *shape, 2)
+
+
 def test_parameters_without_a_norm_are_refused_by_a_norm():
     x, parameters, _ = case("lstm_plain", "float32")
     gains = {name: jnp.zeros(0) for name in ("gamma_x", "gamma_h", "gamma_c")}

@@ -72,6 +72,41 @@ def test_a_parallel_caller():
     assert total == pytest.approx(float(numnorm.layer_norm(x[:, 0] * 2)[:, 0].sum()), abs=1e-6)
 
 
+def test_an_error_inside_prange_leaves_rows_as_they_were():
+    # In a process of its own: what becomes of the error depends on Numba's threads.
+    code = """
+import json, numba, numpy as np, numnorm
+import numnorm.numba
+numnorm.numba.init()
+
+@numba.njit(parallel=True)
+def rows(x, eps, check):
+    y = np.full_like(x, np.nan)
+    if check:
+        numnorm.layer_norm(x[0], eps=eps[2])
+    for i in numba.prange(len(x)):
+        y[i] = numnorm.layer_norm(x[i], eps=eps[i])
+    return y
+
+x, eps = np.random.default_rng(0).standard_normal((8, 5)), np.full(8, 1e-5)
+eps[2] = -1.0
+found = []
+for check in (True, False):
+    try:
+        y = rows(x, eps, check)
+    except (ValueError, SystemError) as error:
+        found.append(type(error).__name__)
+    else:
+        is_missing = np.isnan(y).all(1)
+        right = np.array_equal(y[~is_missing], numnorm.layer_norm(x[~is_missing]))
+        found.append(bool(is_missing[2] and right))
+print(json.dumps(found))
+"""
+    before, inside = json.loads(output_of(start("-c", code)))
+    assert before == "ValueError"
+    assert inside in (True, "ValueError", "SystemError")
+
+
 def test_threads():
     x = rng.standard_normal((8, 50, 40)).astype(np.float32)
     n = numnorm.layer_norm_forward(x)
