@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     # Type checkers know the defaults of type variables, Python from 3.13 on.
     from typing_extensions import TypeVar
 
+    from numnorm.norms.group_moments import GroupMoments
+
     Array = TypeVar("Array", default=Any)
 else:
     from typing import TypeVar
@@ -102,6 +104,7 @@ class Grouping(Counting, total=False):
 
 
 class GroupFilling(Filling, total=False):
-    """The same as `Filling`, and the labels of samples with statistics of their own."""
+    """The same as `Filling`, the labels of samples, and statistics of labels."""
 
     groups: "ArrayLike | None"
+    statistics: "GroupMoments | None"

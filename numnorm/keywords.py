@@ -51,7 +51,8 @@ _INSTEAD = {
 _OWN_NAMES = {other: own for others, own in _NAMES.items() for other in others}
 # A step of a stream has no such options.
 _LOOKING_AHEAD = ("center", "min_window", "initial")
-_DEFAULTS = dict.fromkeys(["where", "weights", "fill", "groups"]) | {"nan_policy": "propagate"}
+_DEFAULTS = dict.fromkeys(["where", "weights", "fill", "groups", "statistics"])
+_DEFAULTS |= {"nan_policy": "propagate"}
 
 
 def hide_others(functions: Iterable[Callable[..., Any]]) -> None:

@@ -12,9 +12,10 @@ from numnorm.norms.exponential import (
     exponential_norm_step,
 )
 from numnorm.norms.group import group_norm, group_norm_backward, group_norm_forward
+from numnorm.norms.group_moments import GroupMoments
 from numnorm.norms.instance import instance_norm, instance_norm_backward, instance_norm_forward
 from numnorm.norms.layer import layer_norm, layer_norm_backward, layer_norm_forward
-from numnorm.norms.moments import GroupMoments, Moments, batch_moments, stream_step
+from numnorm.norms.moments import Moments, batch_moments, stream_step
 from numnorm.norms.moving import (
     moving_norm,
     moving_norm_backward,

@@ -111,7 +111,8 @@ def _without_elements(
 ) -> Any:
     """Return the results for arrays without elements, which have the right dtypes.
 
-    So wrong options and dtypes are errors of the call. Its shapes are right already.
+    So wrong options and dtypes are errors of the call. Its shapes are right already. What has
+    elements nevertheless is ones, which every norm takes.
     """
     groups = bool(rows.size)  # whose number fits to the number of channels
     empty = {}
@@ -126,5 +127,5 @@ def _without_elements(
         emptied = (0,) * len(shape)
         if groups:
             emptied = shape if shape is layout.parameter_shape else (0, *shape[1:])
-        empty[name] = np.empty(emptied, array.dtype)
+        empty[name] = np.ones(emptied, array.dtype)
     return function(**empty, **options)

@@ -20,6 +20,7 @@ from numnorm.backends.formulas.norms import input_gradient
 from numnorm.dask.blocks import each_block, each_object, in_order, take
 from numnorm.dask.parameters import Parameter, as_divided, with_axes
 from numnorm.dask.row_axes import Rows
+from numnorm.dask.saved_means import lost_of
 from numnorm.dask.whole_rows import aligned_statistic, parameter_gradient
 from numnorm.norms.ada import adaptive, adaptive_gradient
 
@@ -28,9 +29,6 @@ _LARGEST_FACTOR = 1e37
 
 # Below it the sum of squares has lost digits.
 _LEAST_VARIANCE = 1e-301
-
-# Rounding changes a saved mean by no more than this share of it.
-_MOST_LOST = 2.0**-50
 
 
 class RowNorm(NamedTuple):
@@ -93,14 +91,17 @@ def backward(
     saved = [aligned_statistic(statistic, x, rows) for _, statistic in statistics]
     gain = () if parameter is None else (parameter.array,)
     blocks = as_divided(dy, x.chunks), x, *saved, *gain
-    objects = each_object(_sums, *blocks, norm=norm, rows=rows)
-    total = in_order(objects, _divided(x, rows), _added)
+    count = len(blocks)
+    totals: list[Any] = []
+    # AdaNorm's g depends on xhat, so that its sums are taken again with the mean restored.
+    for _ in range(2 if norm.factors is not None else 1):
+        objects = each_object(_sums, *blocks, *totals, norm=norm, rows=rows, count=count)
+        totals.append(in_order(objects, _divided(x, rows), _added))
     own = None if len(dtypes) == 1 else rows.own
     if parameter is not None and not parameter.usual:
         own = tuple(a for a in range(x.ndim) if parameter.array.shape[a] != 1)
-    count = len(blocks)
     objects = each_object(
-        _gradients, *blocks, total, norm=norm, rows=rows, own=own, to=dtypes[0], count=count
+        _gradients, *blocks, *totals, norm=norm, rows=rows, own=own, to=dtypes[0], count=count
     )
     dx = take(objects, 0, dtype=dtypes[0], chunks=x.chunks)
     sums = [
@@ -194,11 +195,19 @@ class _Sums(NamedTuple):
     g_xhat: Any
 
 
-def _sums(dy: Any, x: Any, *others: Any, norm: RowNorm, rows: Rows) -> _Sums:
+def _sums(*blocks: Any, norm: RowNorm, rows: Rows, count: int) -> _Sums:
+    (dy, x, *others), totals = blocks[:count], blocks[count:]
     with np.errstate(all="ignore"):
-        deviation, _, g, _, xhat = _elements(dy, x, others, norm, rows)
-        count = rows.width(x.shape)
-        return _Sums(count, *(rows.summed(each) for each in (deviation, g, g * xhat)))
+        lost = _lost(totals[0], others[0], rows) if totals else 0.0
+        deviation, _, g, _, xhat = _elements(dy, x, others, norm, rows, lost)
+        width = rows.width(x.shape)
+        return _Sums(width, *(rows.summed(each) for each in (deviation, g, g * xhat)))
+
+
+def _lost(total: Any, mean: Any, rows: Rows) -> Any:
+    """Return what rounding the saved mean of each element's row lost."""
+    sums: _Sums = total[(0,) * total.ndim]
+    return rows.spread(lost_of(sums.deviation, sums.elements, mean))
 
 
 def _added(parts: list[_Sums]) -> _Sums:
@@ -226,18 +235,15 @@ def _elements(
 def _gradients(
     *blocks: Any, norm: RowNorm, rows: Rows, own: Any, to: Any, count: int
 ) -> tuple[Any, ...]:
-    (dy, x, *others), total = blocks[:count], blocks[count]
-    sums: _Sums = total[(0,) * total.ndim]
+    (dy, x, *others), totals = blocks[:count], blocks[count:]
+    sums: _Sums = totals[-1][(0,) * totals[-1].ndim]
     with np.errstate(all="ignore"):
-        lost: Any = 0.0
-        if norm.centred:  # what rounding a saved mean lost, unless the caller changed the mean
-            lost = sums.deviation / sums.elements
-            lost = np.where(np.abs(lost) <= _MOST_LOST * np.abs(others[0]), lost, 0.0)
-            lost = rows.spread(lost)
+        lost = _lost(totals[0], others[0], rows) if norm.centred else 0.0
         _, rstd, g, dy, xhat = _elements(dy, x, others, norm, rows, lost)
         _, eps_on_deviation, ddof = norm.scaling
         sum_g, sum_g_xhat = rows.spread(sums.g), rows.spread(sums.g_xhat)
-        sum_g_xhat = sum_g_xhat - lost * rstd * sum_g
+        if len(totals) == 1:
+            sum_g_xhat = sum_g_xhat - lost * rstd * sum_g
         mean_g = sum_g / sums.elements if norm.centred and not norm.detached.mean else 0.0
         through_scale: Any = 0.0
         if not norm.detached.scale:

@@ -106,6 +106,9 @@ def batch_norm(
         A label for each sample, of shape ``(N,)``: a speaker, a session. Samples are normalized by
         the statistics of their label, `mean` and `rstd` have a first axis of labels in sorted
         order, and there are no running statistics.
+    statistics : GroupMoments, optional
+        With `groups`: statistics of labels as `batch_moments` returned them, in the place of those
+        of x. A label that is not there is an error. The backward pass has ``training=False``.
 
     Returns
     -------
@@ -179,7 +182,7 @@ def batch_norm_forward(
     Parameters
     ----------
     x, gamma, beta, channel_axis, running_mean, running_var, training, momentum, batches, \
-convention, unbiased, eps, out, where, weights, nan_policy, fill, groups
+convention, unbiased, eps, out, where, weights, nan_policy, fill, groups, statistics
         As for `batch_norm`.
 
     Returns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,8 @@ from numnorm.backends import backend_for
 from numnorm.host_libraries import results_like, statistics_like
 from numnorm.layouts import normalized_axes
 from numnorm.norms.batch import batch_norm, batch_norm_backward, batch_norm_forward
-from numnorm.norms.moments import GroupMoments, Moments, batch_moments
+from numnorm.norms.group_moments import GroupMoments, rows_of
+from numnorm.norms.moments import Moments, batch_moments
 from numnorm.norms.results import Gradients, Normalized
 
 
@@ -121,11 +123,34 @@ def _forward(arguments: dict[str, Any], groups: Any) -> Normalized[Any]:
     for name in ("running_mean", "running_var"):
         if arguments.get(name) is not None:
             raise ValueError(f"{name} must be None with groups, which have statistics of their own")
+    stored = arguments.pop("statistics", None)
     split, out = _groups(arguments, groups), arguments.pop("out")
-    parts = list(split.parts(batch_norm_forward, arguments))
+    statistics = repeat({}) if stored is None else _of_labels(stored, split, arguments)
+
+    def of_label(**own: Any) -> Any:
+        return batch_norm_forward(**{**own, **next(statistics)})
+
+    parts = list(split.parts(of_label, arguments))
     y = split.together([part.y for part in parts], out)
     mean = split.like(np.stack([part.mean for part in parts]), statistic=True)
     return Normalized(y, mean, split.like(np.stack([part.rstd for part in parts]), statistic=True))
+
+
+def _of_labels(stored: Any, split: _Groups, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Return the arguments of batch norm by the stored statistics of each label."""
+    if not isinstance(stored, GroupMoments):
+        got = type(stored).__name__
+        raise TypeError(f"statistics must be GroupMoments, got an object of type {got}")
+    moments = Moments(*(as_plain_array("statistics", field) for field in stored.moments))
+    axes = normalized_axes(arguments["channel_axis"], split.x.ndim, "channel_axis")
+    expected = (len(stored.labels), *(split.x.shape[axis] for axis in axes))
+    check_shape("statistics", moments.mean.shape, expected, "one mean for each label and channel")
+    rows, there = rows_of(stored, split.labels)
+    if not there.all():
+        label = split.labels[there.argmin()]
+        raise ValueError(f"groups must have labels that statistics has, got {str(label)!r}")
+    pairs = zip(moments.mean[rows], moments.variance()[rows], strict=True)
+    return ({"running_mean": m, "running_var": v, "training": False} for m, v in pairs)
 
 
 def _backward(arguments: dict[str, Any], groups: Any) -> Gradients[Any]:

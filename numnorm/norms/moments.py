@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from sys import modules
-from typing import Any, NamedTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, overload
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from numnorm.layouts import column_layout, normalized_axes
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.channel_axes import channel_axes, merged_shape
 from numnorm.norms.weighted import counted, with_weights
+
+if TYPE_CHECKING:
+    from numnorm.norms.group_moments import GroupMoments
 
 
 class Moments(NamedTuple):
@@ -154,77 +157,6 @@ class Moments(NamedTuple):
         backend, m2 = backend_for(self.m2, "m2")
         function = backend.variance if method == "variance" else backend.deviation
         return function(m2, count - ddof)
-
-
-class GroupMoments(NamedTuple):
-    """The labels of samples, sorted, and the moments of each.
-
-    Attributes
-    ----------
-    labels : numpy.ndarray
-        The labels, ``(G,)``.
-    moments : Moments
-        Its arrays have a first axis of labels: ``(G, C)``.
-
-    Examples
-    --------
-    >>> import numnorm
-    >>> speakers = numnorm.batch_moments([[1.0], [5.0], [3.0]], groups=["b", "a", "b"])
-    >>> speakers.labels, speakers.moments.mean
-    (array(['a', 'b'], dtype='<U1'), array([[5.],
-           [2.]]))
-    """
-
-    labels: Any
-    moments: Moments
-
-    def merge(self, other: GroupMoments) -> GroupMoments:
-        """Return the moments of all labels of both.
-
-        Parameters
-        ----------
-        other : GroupMoments
-            The moments of the same channels, of any labels of the same type.
-
-        Returns
-        -------
-        GroupMoments
-
-        Raises
-        ------
-        TypeError, ValueError
-            If the labels are of another type than these, or if `Moments.merge` raises.
-
-        Examples
-        --------
-        >>> import numnorm
-        >>> here = numnorm.batch_moments([[1.0], [5.0]], groups=["b", "a"])
-        >>> there = numnorm.batch_moments([[3.0]], groups=["b"])
-        >>> here.merge(there).moments.mean.tolist()
-        [[5.0], [2.0]]
-        """
-        if not isinstance(other, GroupMoments):
-            raise TypeError(f"other must be GroupMoments, got {type(other).__name__}")
-        sides = (self.labels, other.labels)
-        kinds = {"i" if side.dtype.kind == "u" else side.dtype.kind for side in sides}
-        # Integers beyond int64 beside negative ones would become floats, of which some are equal.
-        if len(kinds) > 1 or (kinds == {"i"} and np.result_type(*sides).kind == "f"):
-            types = " and ".join(str(side.dtype) for side in sides)
-            raise TypeError(f"labels must be of one type on both sides, got {types}")
-        labels = np.unique(np.concatenate(sides))
-        own, others = (_placed(part, labels) for part in (self, other))
-        return GroupMoments(labels, own.merge(others))
-
-
-def _placed(part: GroupMoments, labels: Any) -> Moments:
-    """Return moments for each of the labels, of no values where a label is not there."""
-    fields = []
-    for field in part.moments:
-        array = as_plain_array("moments", field)
-        whole = np.zeros((len(labels), *array.shape[1:]))
-        whole[np.searchsorted(labels, part.labels)] = array
-        fields.append(whole)
-    return Moments(*fields)
 
 
 @overload

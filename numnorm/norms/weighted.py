@@ -44,6 +44,8 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
         from numnorm.norms.labels import by_group  # which imports the functions of batch norm
 
         return cast(_Result, by_group(function, arguments | others, groups))
+    if others.get("statistics") is not None:
+        raise ValueError("groups must be given with statistics, got None")
     policy = check_choice("nan_policy", others.get("nan_policy", "propagate"), _POLICIES)
     name = "x" if "x" in parameters else "v"
     if type(arguments[name]) is not np.ndarray and is_on_device(arguments[name]):

@@ -230,9 +230,12 @@ def _blockwise(
 
 
 def _without_elements(array: xr.Variable, core: Names) -> xr.Variable:
-    """Return an array in memory whose dimensions have length 0 if they are no core dimensions."""
+    """Return an array in memory whose dimensions have length 0 if they are no core dimensions.
+
+    A parameter with core dimensions alone has elements: ones, which every norm takes.
+    """
     shape = [size if dim in core else 0 for dim, size in array.sizes.items()]
-    return xr.Variable(array.dims, np.empty(shape, array.dtype))
+    return xr.Variable(array.dims, np.ones(shape, array.dtype))
 
 
 def _axes(order: Names, dims: Names, merged: int | None) -> tuple[int, ...]:

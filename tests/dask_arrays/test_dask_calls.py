@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from every_call import in_new_process
+from filled_memory import NAN, NEGATIVE, filled_memory
 from lazy_norms import computed
 
 import numnorm
@@ -56,6 +57,17 @@ def test_any_lazy_array_makes_the_call_lazy(name, argument):
     assert all(isinstance(array, da.Array) for array in arrays_of(lazy))
     for mine, theirs in zip(arrays_of(computed(lazy)), arrays_of(expected), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("byte", [NAN, NEGATIVE])
+@pytest.mark.parametrize("name", CALLS)
+def test_checks_of_a_call_read_no_new_memory(name, byte):
+    lazy = {key: da.from_array(array, chunks=2) for key, array in CALLS[name].items()}
+    with filled_memory(byte):
+        result = called(name, **lazy)
+    expected = computed(called(name, **lazy))
+    for mine, theirs in zip(arrays_of(computed(result)), arrays_of(expected), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 def test_a_list_beside_a_lazy_array():

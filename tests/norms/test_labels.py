@@ -1,5 +1,7 @@
 """Labels of samples: what `groups=` of batch norm and of moments takes, and merging by label."""
 
+import copy
+import pickle
 import re
 
 import numpy as np
@@ -74,3 +76,114 @@ def test_labels_of_two_types_are_not_merged():
     numbers = numnorm.batch_moments(X, groups=[1, 2, 1, 2])
     with pytest.raises(TypeError, match=r"labels must be of one type on both sides, got int64 and"):
         numnorm.batch_moments(X, groups=NAMES, after=numbers)
+
+
+# Looked up by label
+
+SPEAKERS = numnorm.batch_moments(X, groups=NAMES)
+NUMBERED = numnorm.batch_moments(X, groups=[1, 0, 1, 0])
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_moments_of_a_label(labels):
+    moments = numnorm.batch_moments(X, groups=labels)
+    for label, rows in zip(moments.labels, (X[::2], X[1::2]), strict=True):
+        assert label in moments
+        for found, expected in zip(moments[label], numnorm.batch_moments(rows), strict=True):
+            np.testing.assert_array_equal(found, np.broadcast_to(expected, 1))
+
+
+@pytest.mark.parametrize("label", ["bea", "anna2", "", b"ben", 3.0, None, ("ben",), ["ben", "ben"]])
+def test_an_unknown_label(label):
+    assert label not in SPEAKERS
+    with pytest.raises(KeyError, match=re.escape(repr(label))):
+        SPEAKERS[label]
+
+
+@pytest.mark.parametrize("label", [2, -1, 1.0, "1", True, 2**63 + 1, 2**64])
+def test_an_unknown_integer(label):
+    assert label not in NUMBERED
+    with pytest.raises(KeyError, match=re.escape(repr(label))):
+        NUMBERED[label]
+
+
+def test_integers_are_labels_where_labels_are_integers():
+    np.testing.assert_array_equal(NUMBERED[0].mean, [7.0])
+    np.testing.assert_array_equal(NUMBERED[np.uint8(1)].mean, [2.0])
+    assert SPEAKERS[0] is SPEAKERS.labels and SPEAKERS[-1] is SPEAKERS.moments
+    assert NUMBERED[:1] == (NUMBERED.labels,)
+    labels, moments = NUMBERED
+    assert labels is NUMBERED.labels and moments is NUMBERED.moments
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_copies_of_moments_of_labels(way):
+    np.testing.assert_array_equal(way(NUMBERED)[0].mean, [7.0])
+    assert list(way(SPEAKERS)._replace(labels=["x", "y"])["y"].mean) == [7.0]
+
+
+@pytest.mark.parametrize("moments", [SPEAKERS, NUMBERED], ids=["strings", "integers"])
+def test_moments_of_labels_in_a_file(moments, tmp_path):
+    x = X + 1e9 + np.pi  # the mean loses digits, which mean_lo has
+    moments = numnorm.batch_moments(x, groups=np.take(moments.labels, [0, 1, 0, 1]))
+    np.savez(tmp_path / "moments.npz", **moments._asdict())
+    with np.load(tmp_path / "moments.npz") as file:
+        read = numnorm.GroupMoments(file["labels"], numnorm.Moments(*file["moments"]))
+    np.testing.assert_array_equal(read.labels, moments.labels)
+    for found, expected in zip(read.moments, moments.moments, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(read.merge(moments).moments.count, 2 * moments.moments.count)
+
+
+# Normalized by stored statistics
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_stored_statistics(labels):
+    stored = numnorm.batch_moments(X, groups=labels)
+    new = np.array([[7.0], [2.0], [9.0]])
+    groups = stored.labels[[1, 0, 1]]
+    y, mean, rstd = numnorm.batch_norm_forward(new, groups=groups, statistics=stored, eps=3.0)
+    # Variances of 1 and 4.
+    expected = (new - [[7.0], [2.0], [7.0]]) / np.sqrt([[7.0], [4.0], [7.0]])
+    np.testing.assert_allclose(y, expected, rtol=1e-15)
+    np.testing.assert_array_equal(mean, [[2.0], [7.0]])
+    np.testing.assert_allclose(rstd, [[4.0**-0.5], [7.0**-0.5]], rtol=1e-15)
+    plain = numnorm.batch_norm(new, groups=groups, statistics=stored, eps=3.0)
+    np.testing.assert_array_equal(plain, y)
+    given = {"groups": groups, "training": False}
+    dx = numnorm.batch_norm_backward(np.ones_like(new), new, mean, rstd, **given).dx
+    np.testing.assert_allclose(dx, np.sqrt([[7.0], [4.0], [7.0]]) ** -1, rtol=1e-15)
+
+
+def test_stored_statistics_of_several_channel_axes_and_masks():
+    rng = np.random.default_rng(0)
+    x, names = rng.normal(size=(6, 5, 2, 3)), ["a", "b", "c"] * 2
+    stored = numnorm.batch_moments(x, groups=names, channel_axis=(2, 3))
+    new, kept = x[:2] + 1.0, rng.random((2, 5, 2, 3)) < 0.8
+    call = {"groups": ["c", "a"], "channel_axis": (2, 3), "eps": 0, "out": np.empty_like(new)}
+    found = numnorm.batch_norm(new, statistics=stored, where=kept, fill=9.0, **call)
+    assert found is call["out"]
+    for y, one, mask, label in zip(found, new, kept, "ca", strict=True):
+        own = x["abc".index(label) :: 3]
+        expected = (one - own.mean((0, 1))) / own.std((0, 1))
+        # Some roundings of numbers of about 5.
+        np.testing.assert_allclose(y, np.where(mask, expected, 9.0), rtol=1e-13, atol=1e-13)
+
+
+def test_wrong_stored_statistics():
+    wrong = {
+        "groups must have labels that statistics has, got 'bea'": {"groups": ["bea"] * 4},
+        "labels must be of one type on both sides, got <U4 and int64": {"groups": [0, 1, 0, 1]},
+        "groups must be given with statistics, got None": {"groups": None},
+        "statistics must be GroupMoments, got an object of type Moments": {
+            "statistics": SPEAKERS.moments
+        },
+        "running_mean must be None with groups": {"running_mean": [0.0]},
+        "statistics must have shape (2, 1), one mean for each label and channel, got (2, 2)": {
+            "statistics": numnorm.batch_moments(np.hstack([X, X]), groups=NAMES)
+        },
+    }
+    for message, changed in wrong.items():
+        with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}"):
+            numnorm.batch_norm(X, **{"groups": NAMES, "statistics": SPEAKERS} | changed)

@@ -9,8 +9,8 @@ from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory import borrowed
 from numnorm.memory_pool import MemoryPool
 
-# As bytes: NaN in every float format and -1 in integers; zeros.
-NAN, ZERO = 0xFF, 0x00
+# As bytes: NaN in every float format and -1 in integers; zeros; a number below 0 in every format.
+NAN, ZERO, NEGATIVE = 0xFF, 0x00, 0xBF
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from filled_memory import NAN, NEGATIVE, filled_memory
 
 import numnorm
 import numnorm.xarray as named
@@ -91,6 +92,16 @@ def test_masks_are_aligned_by_name(name, mask):
 def test_weights(name):
     check(name, X, None, WEIGHTS)
     check(name, X, MASKS["of all"], WEIGHTS, X.chunk(-1))
+
+
+@pytest.mark.parametrize("byte", [NAN, NEGATIVE])
+@pytest.mark.parametrize("name", NORMS)
+def test_checks_of_a_lazy_call_read_no_new_memory(name, byte):
+    lazy = X.chunk({"sample": 1} if name in ("layer_norm", "instance_norm") else -1)
+    with filled_memory(byte):
+        result = NORMS[name](lazy, weights=WEIGHTS)
+    check(name, X, None, WEIGHTS, lazy)
+    np.testing.assert_array_equal(result, NORMS[name](lazy, weights=WEIGHTS))
 
 
 @pytest.mark.parametrize("name", [*NORMS, *MOVING])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from every_call import in_new_process
+from filled_memory import NAN, NEGATIVE, filled_memory
 from kernels import marks
 
 import numnorm
@@ -237,6 +238,16 @@ def test_dask_gives_the_same_numbers(case):
     xr.testing.assert_allclose(result.compute(), call(X), rtol=1e-13, atol=1e-13)
     xr.testing.assert_identical(result.compute(), X.copy(data=result.values))
     assert call(x).data.name == result.data.name  # the name of the graph is stable
+
+
+@pytest.mark.parametrize("byte", [NAN, NEGATIVE])
+@pytest.mark.parametrize("case", [case for case in CASES if "inference" in case])
+def test_checks_of_a_lazy_call_read_no_new_memory(case, byte):
+    call, _ = CASES[case]
+    x = X.chunk({"sample": 2, "time": 5, "band": 4, "site": 1})
+    with filled_memory(byte):
+        result = call(x)
+    xr.testing.assert_identical(result.compute(), call(x).compute())
 
 
 def test_every_norm_is_there():
