@@ -23,10 +23,10 @@ _restored_means = functools.cache(make_restored_means)
 
 
 def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
-    """Return the reciprocal of a saved statistic of each row of x, 0 for 0."""
+    """Return the reciprocal of a saved statistic of each row of x, 0 for 0, NaN for infinity."""
     values = as_statistic(name, value, layout.statistic_shape, "one for each row")
     with np.errstate(all="ignore"):
-        inverse = np.where(values == 0, 0.0, 1 / values)
+        inverse = np.where(values == 0, 0.0, 1 / np.where(values == np.inf, np.nan, values))
     return inverse.reshape(layout.statistic_shape)
 
 
