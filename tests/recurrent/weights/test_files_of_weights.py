@@ -396,7 +396,7 @@ def test_an_entry_that_the_directory_lacks_is_missed():
     # The length of a comment of the second entry, into which the next entries go.
     entry = content.index(b"PK\x01\x02", content.index(b"PK\x01\x02") + 4)
     content[entry + 32] ^= 1
-    with pytest.raises(ValueError, match="^arrays must be whole, got a damaged file"):
+    with pytest.raises(ValueError, match=r"^arrays must be whole, got a damaged file"):
         rnn.load_parameters(rnn.RNNParameters, opened(bytes(content)))
 
 
@@ -409,7 +409,7 @@ def test_objects_are_no_parameters(value, allow_pickle):
         file = io.BytesIO()
         np.savez(file, **arrays, bias=bias)
         file.seek(0)
-        with pytest.raises(ValueError, match="^bias must hold numbers, got objects$"):
+        with pytest.raises(ValueError, match=r"^bias must hold numbers, got objects$"):
             rnn.load_parameters(rnn.RNNParameters, np.load(file, allow_pickle=allow_pickle))
-    with pytest.raises(ValueError, match="^bias must hold numbers, got objects$"):
+    with pytest.raises(ValueError, match=r"^bias must hold numbers, got objects$"):
         rnn.load_parameters(rnn.RNNParameters, arrays | {"bias": bias})
