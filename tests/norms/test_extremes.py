@@ -261,3 +261,24 @@ def test_running_statistics_and_moments_raise_no_floating_point_error():
             numnorm.batch_norm(x, running_mean=running[0], running_var=running[1], **options)
             moments = numnorm.batch_moments(x, **options)
             moments.merge(moments).std()
+
+
+@pytest.mark.parametrize("values", [[1.7e308] * 8, [1e308, -1e308, 1e308, 1e308] * 2])
+def test_running_means_of_instances_at_the_ends_of_float64(values):
+    running = np.zeros(1), np.zeros(1)
+    x = np.array(values).reshape(1, 1, -1)
+    numnorm.instance_norm(x, running_mean=running[0], running_var=running[1], momentum=1.0)
+    # A few roundings of a mean of eight numbers.
+    expected = float(np.mean(x.astype(np.longdouble)))
+    np.testing.assert_allclose(running[0], expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize("scale", [1e153, 5e153])
+def test_running_variances_of_instances_at_the_ends_of_float64(scale):
+    x = np.random.default_rng(0).normal(size=(2, 1, 1000)) * scale
+    running = np.zeros(1), np.zeros(1)
+    numnorm.instance_norm(
+        x, running_mean=running[0], running_var=running[1], momentum=1.0, unbiased=False
+    )
+    expected = np.mean(np.var(x.astype(np.longdouble), axis=2))
+    np.testing.assert_allclose(running[1], float(expected), rtol=1e-13)

@@ -395,7 +395,7 @@ def test_an_entry_that_the_directory_lacks_is_missed():
     content = bytearray(file.getvalue())
     # The length of a comment of the second entry, into which the next entries go.
     entry = content.index(b"PK\x01\x02", content.index(b"PK\x01\x02") + 4)
-    content[entry + 32] ^= 1
+    content[entry + 33] ^= 1  # its higher byte
     with pytest.raises(ValueError, match=r"^arrays must be whole, got a damaged file"):
         rnn.load_parameters(rnn.RNNParameters, opened(bytes(content)))
 
