@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from numbers import Integral, Real
 from typing import Any
 
@@ -124,14 +123,15 @@ def moving_norm_of_any_scale(
     """Return `moving_norm` of x, also where squares of deviations leave the range of float64."""
     if x.dtype != np.float64 or _is_moderate(x):
         return numnorm.moving_norm(x, window, eps=eps, out=out, **options)
-    norm = functools.partial(numnorm.moving_norm_forward, window=window, **options)
-    y, _, rstd = norm(x, eps=eps)
+    y: Array
+    y, _, rstd = numnorm.moving_norm_forward(x, window, eps=eps, **options)
     exact = (rstd > 1 / _LARGE) & (rstd < 1 / _SMALL)
     for exponent in (-600, 700):
         with np.errstate(all="ignore"):
             scaled = np.ldexp(x, exponent)
             scaled_eps = min(np.ldexp(eps, 2 * exponent), np.finfo(np.float64).max)
-        found, _, rstd = norm(scaled, eps=float(scaled_eps))
+        given = {"eps": float(scaled_eps), **options}
+        found, _, rstd = numnorm.moving_norm_forward(scaled, window, **given)
         better = ~exact & (rstd > 1 / _LARGE) & (rstd < 1 / _SMALL)
         y[better] = found[better]
         exact |= better
