@@ -80,7 +80,8 @@ def _in_space_of(array: Any, gradient: Any) -> Any:
     if gradient is None:
         return np.zeros_like(array)
     dtype = np.result_type(array)  # a number has none
-    return gradient if dtype.kind in "biu" else gradient.astype(dtype, copy=False)
+    with np.errstate(all="ignore"):  # it may leave the range of the dtype
+        return gradient if dtype.kind in "biu" else gradient.astype(dtype, copy=False)
 
 
 def _no_forward_mode(*_: Any) -> NoReturn:

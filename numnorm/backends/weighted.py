@@ -48,7 +48,8 @@ class WeightedBackend:
         total, mean, m2, _ = cpu.weighted_moments(self.weighting, x, layout)
         self._total = total
         seen = total > 0.0
-        variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
+        with np.errstate(all="ignore"):
+            variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
         return 1, np.where(seen, mean, np.nan), variance, 1.0
 
     def update_running(
@@ -60,12 +61,13 @@ class WeightedBackend:
         """
         total, correction = self._total, 1.0 - divisor
         seen, corrected = total > 0.0, total > correction * _ROUNDED_UP
-        unbiased = variance * (total / np.where(corrected, total - correction, 1.0))
+        with np.errstate(all="ignore"):
+            unbiased = variance * (total / np.where(corrected, total - correction, 1.0))
         new = np.where(seen, mean, 0.0), np.where(corrected, unbiased, 0.0)
         moved = np.array(running[0], np.float64), np.array(running[1], np.float64)
         cpu.update_running(moved, *new, 1.0, momentum)
         for array, values, moves in zip(running, moved, (seen, corrected), strict=True):
-            with np.errstate(over="ignore"):  # a variance may leave the range of float32
+            with np.errstate(all="ignore"):  # a variance may leave the range of float32
                 np.copyto(array, values, where=moves, casting="same_kind")
 
     def column_forward(self, *arguments: Any) -> tuple[Any, Any]:

@@ -157,7 +157,7 @@ def _as_object(x: Any, *others: Any, of: Callable[..., Any], **options: Any) -> 
 
 
 def _rounded(array: Any, to: Any) -> Any:
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         return array.astype(to)
 
 

@@ -179,7 +179,7 @@ def _statistic(total: Any, norm: RowNorm, member: int, to: Any) -> Any:
     moments = total[(0,) * total.ndim]
     deviation, rstd = _scales(moments, norm)
     saved = [moments.mean] * norm.centred + [deviation if norm.length else rstd]
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         return saved[member].astype(to)
 
 

@@ -116,7 +116,8 @@ class ChannelAxes:
         own = as_plain_array("gamma", gamma).transpose(self._order).shape
         full = gradient.reshape(self._with_channels(own))
         summed = tuple(axis for axis, n in enumerate(own) if n == 1 != full.shape[axis])
-        total = full.sum(summed, dtype=np.float64, keepdims=True).astype(gradient.dtype)
+        with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
+            total = full.sum(summed, dtype=np.float64, keepdims=True).astype(gradient.dtype)
         return self._result(total.transpose(np.argsort(self._order)))
 
     def _broadcasts(self, name: str, value: Any) -> bool:

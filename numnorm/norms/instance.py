@@ -19,6 +19,7 @@ from numnorm.norms.results import Gradients, Normalized
 from numnorm.norms.weighted import with_weights
 
 _TORCH = "torch"  # the default, the same object in every call
+_FAR = 64  # The exponent of a power of two: sums of fewer than 2**64 numbers times it are in range.
 
 
 def instance_norm(
@@ -205,10 +206,10 @@ def _normalized(
     normalized = Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True))
     if x.size:
         mean, variance = _averages(x, channel_axis)
-        sum_of_squares = variance * layout.width
-        backend.update_running(
-            given, mean, sum_of_squares, float(layout.width - correction), weight
-        )
+        # A power of two keeps the sum of squares in the range in which the variance is.
+        unit = 2.0 ** -layout.width.bit_length()
+        divisor = (layout.width - correction) * unit
+        backend.update_running(given, mean, variance * (layout.width * unit), divisor, weight)
     return normalized
 
 
@@ -217,7 +218,13 @@ def _averages(x: Any, channel_axis: int) -> tuple[Any, Any]:
     moved = np.moveaxis(x, channel_axis, 1)
     each = np.asarray(moved, np.float64).reshape(*moved.shape[:2], -1)
     with np.errstate(all="ignore"):
-        return each.mean(axis=2).mean(axis=0), each.var(axis=2).mean(axis=0)
+        found = np.array([each.mean(axis=2).mean(axis=0), each.var(axis=2).mean(axis=0)])
+        if not np.isfinite(found).all():  # a sum may leave the range in which the average is
+            small = np.ldexp(each, -_FAR)
+            mean, variance = small.mean(axis=2).mean(axis=0), small.var(axis=2).mean(axis=0)
+            again = np.array([np.ldexp(mean, _FAR), np.ldexp(variance, 2 * _FAR)])
+            found = np.where(np.isfinite(found), found, again)
+        return found[0], found[1]
 
 
 def instance_norm_backward(

@@ -60,8 +60,9 @@ class _Groups(NamedTuple):
 
     def total(self, parts: list[Any]) -> Any:
         """Return the sum of a gradient over the labels."""
-        total = np.sum(parts, axis=0, dtype=np.float64)
-        return self.like(total.astype(parts[0].dtype))
+        with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
+            total = np.sum(parts, axis=0, dtype=np.float64).astype(parts[0].dtype)
+        return self.like(total)
 
     def like(self, array: Any, *, statistic: bool = False) -> Any:
         """Return an array in the library of x."""

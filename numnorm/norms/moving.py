@@ -94,8 +94,8 @@ def moving_norm(
     The sums of a window are taken around one of its own values and nothing is ever subtracted
     from them. So the result is as exact at an offset of 1e7 as at 0, does not drift, and a NaN, an
     infinity or an outlier changes only the windows that hold it. The time does not depend on the
-    window. Deviations are squared in float64: beyond 1e154 they overflow, and below 1e-154 they
-    count as 0.
+    window. Squares of deviations, and their sums, are float64: deviations beyond 1e150 may
+    overflow, those below 1e-150 lose digits, and those below 1e-154 count as 0.
 
     Examples
     --------

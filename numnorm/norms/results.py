@@ -102,7 +102,9 @@ class WeightNormalized(NamedTuple, Generic[Array]):
     w : array
         Of the shape and dtype of v.
     norm : array
-        The length of each vector of v; float64 (float32 for float16 input).
+        The length of each vector of v; float64 (float32 for float16 input). It is NaN for a vector
+        with a NaN or an infinity, and infinity for a length beyond the range, of which the backward
+        pass gives NaN.
 
     Examples
     --------

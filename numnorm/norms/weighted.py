@@ -54,7 +54,10 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
     keep = _where(others.get("where"), x.shape, name)
     if policy == "raise":
         _check_no_nan(name, x, keep)
-    weights = _weights(others.get("weights"), keep, x.shape, name, arguments, function)
+    weights = _weights(others.get("weights"), x, name, arguments, function)
+    if weights is not None:
+        left = functools.partial(_left, keep, x, omit=policy == "omit")
+        weights = _in_range(_checked_weights(weights, left), left, x.shape, arguments, function)
     weighting = Weighting(keep, weights, policy == "omit", *_fills(others.get("fill")))
     if keep is not None or weights is not None or weighting.omit:
         arguments[name] = WeightedInput(arguments[name], weighting)
@@ -94,8 +97,7 @@ def _check_no_nan(name: str, x: Any, keep: Any) -> None:
 
 def _weights(
     value: Any,
-    keep: Any,
-    shape: Shape,
+    x: Any,
     name: str,
     options: Mapping[str, Any],
     function: Callable[..., Any],
@@ -106,17 +108,64 @@ def _weights(
     given = as_plain_array("weights", value)
     check_float("weights", given.dtype)
     weights = given.astype(np.float64)
-    own = _own_axes(len(shape), options, function.__name__.startswith("batch"))
-    if weights.shape == tuple(shape[axis] for axis in own):
-        weights = weights.reshape([n if axis in own else 1 for axis, n in enumerate(shape)])
-    _check_broadcast("weights", weights.shape, shape, name)
+    own = _own_axes(x.ndim, options, function.__name__.startswith("batch"))
+    if weights.shape == tuple(x.shape[axis] for axis in own):
+        weights = weights.reshape([n if axis in own else 1 for axis, n in enumerate(x.shape)])
+    _check_broadcast("weights", weights.shape, x.shape, name)
+    return weights
+
+
+def _left(keep: Any, x: Any, *, omit: bool) -> Any:
+    """Return a mask of the elements that are not left out."""
+    left = True if keep is None else keep
+    return left & ~np.isnan(x) if omit else left
+
+
+def _checked_weights(weights: Any, left: Callable[[], Any]) -> Any:
+    """Return weights with 0 for what is left out, if a number there is no weight."""
     wrong = ~((weights >= 0.0) & (weights < np.inf))
     if wrong.any():
-        if np.any(wrong if keep is None else wrong & keep):
+        if np.any(wrong & left()):
             got = weights[wrong].flat[0]
             raise ValueError(f"weights must be finite and at least 0 where they count, got {got:g}")
         weights = np.where(wrong, 0.0, weights)
     return weights
+
+
+def _in_range(
+    weights: Any,
+    left: Callable[[], Any],
+    shape: Shape,
+    options: Mapping[str, Any],
+    function: Callable[..., Any],
+) -> Any:
+    """Return weights whose products with squares, and the sums of these, are in range.
+
+    The weights of what shares statistics are multiplied by one power of two, if the largest of them
+    is below 2**-32 or beyond 2**64. No result depends on that: below, their sum W is less than any
+    `ddof` but 0, and beyond, W - `ddof` is W. The sums of `batch_moments` and the length of
+    `weight_norm` do depend on it, and their weights stay.
+    """
+    axes = _statistic_axes(len(shape), options, function.__name__)
+    least = np.min(weights, where=weights > 0.0, initial=1.0)
+    if axes is None or (least >= 2.0**-32 and np.max(weights, initial=1.0) <= 2.0**64):
+        return weights
+    weights = np.where(left(), np.broadcast_to(weights, shape), 0.0)
+    exponents = np.frexp(np.max(weights, axis=axes, initial=0.0, keepdims=True))[1]
+    with np.errstate(under="ignore"):
+        return np.ldexp(weights, np.clip(exponents, -32, 64) - exponents)
+
+
+def _statistic_axes(ndim: int, options: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
+    """Return axes that hold all elements with one mean; None if the sum of weights is a result."""
+    if name == "batch_moments" or name.startswith("weight"):
+        return None
+    if "axis" in options:
+        return normalized_axes(options["axis"], ndim)
+    alone: tuple[int, ...] = () if name.startswith("batch") else (0,)
+    if not name.startswith("group"):
+        alone += tuple(normalized_axes(options["channel_axis"], ndim, "channel_axis"))
+    return tuple(axis for axis in range(ndim) if axis not in alone)
 
 
 def _own_axes(ndim: int, options: Mapping[str, Any], by_sample: bool) -> tuple[int, ...]:

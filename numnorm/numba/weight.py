@@ -19,12 +19,13 @@ _normalized, _gradients = make_named(WeightNormalized), make_named(WeightGradien
 
 @helper
 def _reciprocals(lengths):
-    """Return the reciprocal of each length, 0 for 0."""
+    """Return the reciprocal of each length, 0 for 0, NaN for infinity."""
     given = packed(lengths, None, np.float64)
     result = empty(given.shape, np.float64)
     source, target = viewed(given, (given.size,)), viewed(result, (given.size,))
     for i in range(source.size):
-        target[i] = 1.0 / source[i] if source[i] != 0.0 else 0.0
+        inverse = 1.0 / source[i] if source[i] != 0.0 else 0.0
+        target[i] = inverse if source[i] != np.inf else np.nan
     return result
 
 

@@ -27,6 +27,9 @@ _KINDS = {kind.parameters: kind for kind in (LSTM, PROJECTED_LSTM, GRU, RNN)}
 _TYPES = {kind.__name__: kind for kind in (*_KINDS, LSTMStatistics)}
 _DESCRIPTION = "numnorm.rnn"
 _VERSION = 1
+# The bytes before the name of an entry of a zip archive, and the most that may follow its content:
+# fields for large files.
+_HEADER, _MOST_BETWEEN = 30, 64
 
 
 def save(path: str | os.PathLike[str], layers: Any) -> None:
@@ -152,7 +155,7 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 @contextlib.contextmanager
-def _naming_damage(path: Path) -> Iterator[None]:
+def _naming_damage(path: Path | str) -> Iterator[None]:
     """Turn the errors of the block, of which zipfile and numpy raise many kinds, into one."""
     try:
         yield
@@ -251,7 +254,8 @@ def load_parameters(kind: Any, arrays: Mapping[str, Any]) -> Any:
 
     A parameter that is None is stored by ``savez`` as an object, which ``numpy.load`` does not read
     unless it may unpickle; here it becomes None again without that. Arrays of bfloat16, which such
-    a file holds without the name of their dtype, are of bfloat16 again.
+    a file holds without the name of their dtype, are of bfloat16 again. A file that ``numpy.load``
+    has opened is read whole first, and refused if it is damaged.
 
     Parameters
     ----------
@@ -269,7 +273,7 @@ def load_parameters(kind: Any, arrays: Mapping[str, Any]) -> Any:
     TypeError
         If `kind` is no such type, or `arrays` is no mapping.
     ValueError
-        If a weight is missing, or a name is unknown.
+        If a weight is missing, a name is unknown, an array holds objects, or a file is damaged.
 
     Examples
     --------
@@ -289,6 +293,9 @@ def load_parameters(kind: Any, arrays: Mapping[str, Any]) -> Any:
         raise TypeError(f"kind must be one of {names}, got {brief(kind)}")
     if not isinstance(arrays, Mapping):
         raise TypeError(f"arrays must be a mapping, such as of numpy.load, got {brief(arrays)}")
+    if isinstance(arrays, np.lib.npyio.NpzFile):
+        with _naming_damage("arrays"):
+            _check_whole(arrays.zip)
     for name in arrays:
         if name not in kind._fields:
             raise ValueError(f"arrays must have names of {kind.__name__}, got {name!r}")
@@ -299,17 +306,47 @@ def load_parameters(kind: Any, arrays: Mapping[str, Any]) -> Any:
     return kind(**values)
 
 
+def _check_whole(archive: Any) -> None:
+    """Raise unless every entry has its checksum, and none is missing between the others."""
+    damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"{damaged} has another checksum")
+    end = 0
+    for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
+        _check_gap(end, entry.header_offset)
+        end = entry.header_offset + _HEADER + len(entry.filename) + entry.compress_size
+    _check_gap(end, archive.start_dir)
+
+
+def _check_gap(end: int, start: int) -> None:
+    """Raise if there is room for an array between the end of an entry and the next one."""
+    if start - end > _MOST_BETWEEN:
+        raise ValueError(f"{start - end} bytes belong to no array")
+
+
 def _present(arrays: Mapping[str, Any], name: str) -> Any:
     """Return an array, or None for one that stands for None."""
     try:
         value = arrays[name]
     except ValueError as error:
-        if "allow_pickle" not in str(error):
+        if "allow_pickle" not in str(error) or not isinstance(arrays, np.lib.npyio.NpzFile):
             raise
+        if not _is_one_object(arrays.zip, name):
+            raise ValueError(f"{name} must hold numbers, got objects") from None
         return None
     if isinstance(value, np.ndarray):
         if value.dtype == object:
+            if value.shape != () or value.item() is not None:
+                raise ValueError(f"{name} must hold numbers, got objects")
             return None
         if value.dtype == np.dtype("V2"):  # as NumPy reads bfloat16, whose name its files lack
             return _of_bfloat16(name, value)
     return value
+
+
+def _is_one_object(archive: Any, name: str) -> bool:
+    """Return whether an array of objects has no axes, as None has in a file."""
+    with archive.open(f"{name}.npy") as file:
+        if np.lib.format.read_magic(file) != (1, 0):
+            return False
+        return bool(np.lib.format.read_array_header_1_0(file)[0] == ())

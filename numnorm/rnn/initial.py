@@ -59,7 +59,8 @@ def _initial(
             values[name] = np.full(size * hidden, gain if name.startswith("gamma") else 0.0)
     if kind.name == LSTM.name:
         values["bias"][:hidden] = 1.0
-    return kind.parameters(**{name: value.astype(dtype) for name, value in values.items()})
+    with np.errstate(under="ignore"):  # a number may be below the range of the dtype
+        return kind.parameters(**{name: value.astype(dtype) for name, value in values.items()})
 
 
 def lstm_init(

@@ -159,11 +159,22 @@ def row_chunks(X: Array, step: int = 1) -> Iterator[slice]:
 def in_chunks(function: Callable[[Array], Array], X: Array, out: Array | None = None) -> Array:
     """Return what a function makes of rows of float64, chunk by chunk, in the dtype of X."""
     result = np.empty_like(X) if out is None else out
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         for rows in row_chunks(X):
             # One order of summation, and so one result, for every layout of X.
             result[rows] = function(X[rows].astype(np.float64, order="C"))
     return result
+
+
+def power_of_two(x: Array, axis: int) -> Array:
+    """Return the exponents that bring the largest finite values along an axis to 1/2 ... 1.
+
+    They keep the axis. With ``np.ldexp(x, -exponents)`` squares neither overflow nor vanish, and no
+    digit is lost.
+    """
+    largest = np.max(abs(x), axis=axis, keepdims=True, where=np.isfinite(x), initial=0.0)
+    exponents: Array = np.frexp(largest)[1]
+    return exponents
 
 
 def centred(x: Array, valid: Array | None = None) -> tuple[Array, Array]:

@@ -23,8 +23,12 @@ from numnorm.sklearn.base import (
     float_dtypes,
     in_chunks,
     like,
+    power_of_two,
 )
 from numnorm.sklearn.moments import moments_of
+
+# Squares of numbers between 2**-300 and 2**300, and sums of them, are in the range of float64.
+_MODERATE = 300
 
 
 class BatchNormalizer(Normalizer):
@@ -65,6 +69,9 @@ class BatchNormalizer(Normalizer):
 
     Notes
     -----
+    Features may have any scale. The powers of two by which those beyond 1e90 and below 1e-90 are
+    multiplied follow from the first samples; `var_` may be infinite or 0 where `scale_` is not.
+
     Only a feature whose values are all equal is constant; `StandardScaler` takes one of small
     variance at a large mean for constant.
 
@@ -147,12 +154,21 @@ class BatchNormalizer(Normalizer):
             weights = _check_sample_weight(as_numpy(sample_weight), values, dtype=np.float64)
             if np.any(weights < 0):
                 raise ValueError("sample_weight must not be negative")
+        if before is None:
+            self._exponents = _extreme(power_of_two(values, axis=0)[0])
+        exponents = self._exponents
+        if exponents.any():
+            with np.errstate(under="ignore"):
+                values = np.ldexp(values, -exponents)
         moments = moments_of(values, weights, before, omit=self.nan_policy == "omit")
         count, mean, m2, _ = moments
         counts = np.broadcast_to(count, mean.shape)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(all="ignore"):
             var = m2 / counts
-        scale = np.sqrt(var + self.eps)
+            eps = np.ldexp(self.eps**0.5, -exponents)
+            scale = np.where(exponents == 0, np.sqrt(var + self.eps), np.hypot(np.sqrt(var), eps))
+            mean, scale = np.ldexp(mean, exponents), np.ldexp(scale, exponents)
+            var = np.ldexp(var, 2 * exponents)
         scale[scale == 0] = 1.0
         self.n_samples_seen_ = counts[0] if np.all(counts == counts[0]) else like(X, counts)
         self.mean_ = like(X, np.where(counts == 0, np.nan, mean))
@@ -178,11 +194,15 @@ class BatchNormalizer(Normalizer):
         check_same_library(X, self, "mean_")
         values = self._validated(X, reset=False)
         mean, lost, scale = self._statistics()
+        exponents = _extreme(np.frexp(scale)[1])
+        with np.errstate(all="ignore"):
+            offset, moderate = -lost / scale, np.ldexp(scale, -exponents)
         result = numnorm.batch_norm(
             values,
-            beta=-lost / scale,
+            gamma=np.ldexp(1.0, -exponents) if exponents.any() else None,
+            beta=offset,
             running_mean=mean,
-            running_var=scale**2,
+            running_var=moderate**2,
             training=False,
             eps=0.0,
             out=self._out(values),
@@ -214,6 +234,13 @@ class BatchNormalizer(Normalizer):
 
     def _statistics(self) -> tuple[Array, Array, Array]:
         """Return the mean, what it lost by rounding, and the scale, as they are to be used."""
-        mean, lost = np.asarray(as_numpy(self.mean_)), self._moments.mean_lo
+        mean = np.asarray(as_numpy(self.mean_))
+        lost = np.ldexp(self._moments.mean_lo, self._exponents)
         scale = np.ones_like(mean) if self.scale_ is None else np.asarray(as_numpy(self.scale_))
         return (mean, lost, scale) if self.with_mean else (0 * mean, 0 * lost, scale)
+
+
+def _extreme(exponents: Array) -> Array:
+    """Return exponents, with 0 for those of numbers that can be squared."""
+    most = 1000  # 2.0**1000 is in range, too
+    return np.where(abs(exponents) > _MODERATE, np.clip(exponents, -most, most), 0)

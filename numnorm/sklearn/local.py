@@ -7,8 +7,8 @@ from numbers import Integral
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
-import numnorm
 from numnorm.sklearn.base import Array, Normalizer, RowNormalizer, in_chunks
+from numnorm.sklearn.moving import moving_norm_of_any_scale
 
 
 class LocalStandardNormalVariate(RowNormalizer):
@@ -80,7 +80,8 @@ class LocalStandardNormalVariate(RowNormalizer):
     def _by_definition(self, x: Array) -> Array:
         beside = self.window // 2
         padded = np.pad(x, ((0, 0), (beside, beside)), mode=self.pad_mode)  # type: ignore[call-overload]
-        windows = numnorm.moving_norm(padded, self.window, center=True, **self._missing())
+        options = {"center": True, **self._missing()}
+        windows = moving_norm_of_any_scale(padded, self.window, 0.0, None, options)
         result: Array = windows[:, beside : beside + x.shape[1]]
         if self.ddof:
             count = self._count(padded)

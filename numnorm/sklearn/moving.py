@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
+from typing import Any
 
+import numpy as np
 from sklearn.utils._param_validation import Interval
 
 import numnorm
-from numnorm.sklearn.base import Array, Normalizer, RowNormalizer
+from numnorm.sklearn.base import Array, Normalizer, RowNormalizer, row_chunks
+
+# Windows of values between these have deviations whose squares are in the range of float64.
+_SMALL, _LARGE = 1e-130, 1e140
 
 
 class MovingNormalizer(RowNormalizer):
@@ -102,14 +107,45 @@ class MovingNormalizer(RowNormalizer):
             raise ValueError("subtract_mean and scale must not both be False")
 
     def _normalized(self, X: Array, out: Array | None) -> Array:
-        return numnorm.moving_norm(
-            X,
-            self.window,
-            center=self.center,
-            min_window=self.min_window,
-            subtract_mean=self.subtract_mean,
-            scale=self.scale,
-            eps=self.eps,
-            out=out,
+        options = {
+            "center": self.center,
+            "min_window": self.min_window,
+            "subtract_mean": self.subtract_mean,
+            "scale": self.scale,
             **self._missing(),
-        )
+        }
+        return moving_norm_of_any_scale(X, self.window, self.eps, out, options)
+
+
+def moving_norm_of_any_scale(
+    x: Array, window: int, eps: float, out: Array | None, options: dict[str, Any]
+) -> Array:
+    """Return `moving_norm` of x, also where squares of deviations leave the range of float64."""
+    if x.dtype != np.float64 or _is_moderate(x):
+        return numnorm.moving_norm(x, window, eps=eps, out=out, **options)
+    y: Array
+    y, _, rstd = numnorm.moving_norm_forward(x, window, eps=eps, **options)
+    exact = (rstd > 1 / _LARGE) & (rstd < 1 / _SMALL)
+    for exponent in (-600, 700):
+        with np.errstate(all="ignore"):
+            scaled = np.ldexp(x, exponent)
+            scaled_eps = min(np.ldexp(eps, 2 * exponent), np.finfo(np.float64).max)
+        given = {"eps": float(scaled_eps), **options}
+        found, _, rstd = numnorm.moving_norm_forward(scaled, window, **given)
+        better = ~exact & (rstd > 1 / _LARGE) & (rstd < 1 / _SMALL)
+        y[better] = found[better]
+        exact |= better
+    if out is None:
+        return y
+    out[...] = y
+    return out
+
+
+def _is_moderate(x: Array) -> bool:
+    """Return whether all values but zeros and NaN lie between `_SMALL` and `_LARGE`."""
+    for rows in row_chunks(x):
+        sizes = abs(x[rows])
+        sizes[sizes == 0.0] = 1.0
+        if np.fmin.reduce(sizes, None) < _SMALL or np.fmax.reduce(sizes, None) > _LARGE:
+            return False
+    return True

@@ -17,6 +17,7 @@ from numnorm.sklearn.base import (
     check_constant,
     check_same_library,
     like,
+    power_of_two,
     row_chunks,
 )
 from numnorm.sklearn.moments import moments_of
@@ -140,15 +141,19 @@ class MultiplicativeScatterCorrection(Normalizer):
         check_same_library(X, self, "reference_")
         values = self._validated(X, reset=False)
         reference = np.asarray(as_numpy(self.reference_))
-        deviations, mean = centred(reference[np.newaxis])
-        direction = deviations[0] / np.sum(deviations**2)
+        with np.errstate(all="ignore"):
+            deviations, mean = centred(reference[np.newaxis])
+            exponents = power_of_two(deviations, axis=1)
+            deviations = np.ldexp(deviations, -exponents)
+            direction = np.ldexp(deviations / np.sum(deviations**2), -exponents)[0]
         # The normalized rows have the slopes of the rows, divided by their deviations.
         out = None if self.constant == "raise" else self._out(values)
         result = numnorm.standard_normal_variate(values, out=out, **self._missing())
         for rows in row_chunks(result):
             normalized = result[rows].astype(np.float64)
             # A matrix product would round otherwise for another number of rows.
-            slope = np.einsum("ij,j->i", normalized, direction)[:, np.newaxis]
+            with np.errstate(all="ignore"):
+                slope = np.einsum("ij,j->i", normalized, direction)[:, np.newaxis]
             level, missing = np.repeat(mean, len(slope), axis=0), np.isnan(normalized)
             if self.nan_policy == "omit" and missing.any():
                 lacking = missing.any(axis=1)
@@ -157,7 +162,7 @@ class MultiplicativeScatterCorrection(Normalizer):
                 )
             without = slope[:, 0] == 0
             check_constant(without, self.constant, "rows with the slope 0")
-            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            with np.errstate(all="ignore"):
                 normalized /= slope
                 normalized[without] = 0.0 if self.constant == "mean" else np.nan
                 normalized += level
@@ -168,9 +173,12 @@ class MultiplicativeScatterCorrection(Normalizer):
 
 def _regression(x: Array, valid: Array, reference: Array) -> tuple[Array, Array]:
     """Return the slope of each row, by its valid values, and the mean of the reference there."""
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         deviations, mean = centred(np.broadcast_to(reference, x.shape), valid)
+        exponents = power_of_two(np.where(valid, deviations, 0.0), axis=1)
+        deviations = np.ldexp(deviations, -exponents)
         slope = np.sum(x * deviations, axis=1, keepdims=True, where=valid)
         slope /= np.sum(deviations**2, axis=1, keepdims=True, where=valid)
+        slope = np.ldexp(slope, -exponents)
     # A row whose only value lies on any line counts as flat.
     return np.where(valid.any(axis=1, keepdims=True) & np.isnan(slope), 0.0, slope), mean

@@ -14,6 +14,7 @@ from numnorm.sklearn.base import (
     RowNormalizer,
     check_constant,
     in_chunks,
+    power_of_two,
 )
 
 # The deviation of a normal distribution, as a multiple of its median absolute deviation.
@@ -131,8 +132,10 @@ class RobustNormalVariate(RowNormalizer):
         # More values may equal the percentile: they count, and add 0 to both sums.
         deviations = low - percentile
         count = np.sum(x <= percentile, axis=1, keepdims=True)
+        exponents = power_of_two(deviations, axis=1)
+        deviations = np.ldexp(deviations, -exponents)
         mean = np.sum(deviations, axis=1, keepdims=True) / count
         deviations -= mean
         squares = np.sum(deviations**2, axis=1, keepdims=True)
         squares += (count - deviations.shape[1]) * mean**2
-        return percentile, np.sqrt(squares / count)
+        return percentile, np.ldexp(np.sqrt(squares / count), exponents)

@@ -138,3 +138,147 @@ def test_a_mean_between_opposite_ends_of_float64(shape):
     ends = numnorm.batch_moments(x[: len(x) // 2]).merge(numnorm.batch_moments(x[len(x) // 2 :]))
     assert np.all(np.abs(ends.mean) <= 8 * 2.0**-53 * 1e308)
     np.testing.assert_array_equal(ends.variance(), np.inf)
+
+
+def called(norm):
+    """Return a norm's functions, their keywords, and whether the backward pass takes epsilon."""
+    options = {"group_norm": {"groups": 2}, "weight_norm": {}}.get(norm, {})
+    return getattr(numnorm, f"{norm}_forward"), getattr(numnorm, f"{norm}_backward"), options
+
+
+WEIGHTED = ["layer_norm", "rms_norm", "ada_norm", "batch_norm", "group_norm", "instance_norm"]
+
+
+def of_weights(norm, x, dy, weights):
+    """Return y, the statistics and all gradients."""
+    forward, backward, options = called(norm)
+    y, *statistics = forward(x, weights=weights, **options)
+    gradients = backward(dy, x, *statistics, weights=weights, **options)
+    return [y, *statistics, *(gradients if isinstance(gradients, tuple) else [gradients])]
+
+
+@pytest.mark.parametrize("exponent", [-1040, -1000, -500, 500, 1000, 1023])
+@pytest.mark.parametrize("norm", WEIGHTED)
+def test_the_scale_of_weights_does_not_matter(norm, exponent):
+    rng = np.random.default_rng(0)
+    x, dy = rng.normal(size=(2, 6, 4, 9))
+    # 16 significant bits, which the smallest numbers of float64 have, too.
+    weights = np.round(rng.random(x.shape) * 2**16) / 2**16
+    weights[rng.random(x.shape) < 0.1] = 0.0
+    expected = of_weights(norm, x, dy, weights)
+    with np.errstate(all="raise"):
+        found = of_weights(norm, x, dy, np.ldexp(weights, exponent))
+    for array, before in zip(found, expected, strict=True):
+        np.testing.assert_allclose(array, before, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "batch_norm", "instance_norm"])
+def test_what_shares_statistics_has_weights_of_its_own_scale(norm):
+    rng = np.random.default_rng(0)
+    x, dy = rng.normal(size=(2, 3, 2, 8))
+    weights, exponents = rng.random(x.shape), np.array([-1000, 900])
+    axis = {"layer_norm": -1, "instance_norm": -1, "batch_norm": (0, 2)}[norm]
+    shape = np.max(x, axis=axis, keepdims=True).shape
+    scaled = np.ldexp(weights, np.resize(exponents, shape))
+    pairs = zip(of_weights(norm, x, dy, scaled), of_weights(norm, x, dy, weights), strict=True)
+    for array, expected in pairs:
+        np.testing.assert_allclose(array, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_the_scale_of_weights_and_of_x_may_both_be_small():
+    x = np.random.default_rng(0).normal(size=(3, 8))
+    expected = numnorm.layer_norm(x, eps=0, weights=np.arange(8.0))
+    small = numnorm.layer_norm(x * 1e-150, eps=0, weights=np.arange(8) * 1e-150)
+    np.testing.assert_allclose(small, expected, rtol=1e-13)
+
+
+def test_small_weights_stay_below_ddof_and_large_ones_lose_it():
+    x = np.random.default_rng(0).normal(size=(2, 8))
+    small = numnorm.standard_normal_variate(x, ddof=1, weights=np.full(8, 1e-300))
+    assert np.isnan(small).all()
+    large = numnorm.standard_normal_variate(x, ddof=1, weights=np.full(8, 1e300))
+    np.testing.assert_allclose(large, numnorm.standard_normal_variate(x), rtol=1e-13)
+
+
+def test_a_weight_may_be_anything_where_a_nan_is_omitted():
+    x, weights = np.array([[1.0, np.nan, 3.0, 7.0]]), np.array([1.0, np.nan, 2.0, 1.0])
+    y = numnorm.layer_norm(x, weights=weights, nan_policy="omit")
+    np.testing.assert_array_equal(y[0, [0, 2, 3]], numnorm.layer_norm(
+        x[:, [0, 2, 3]], weights=weights[[0, 2, 3]])[0])  # fmt: skip
+    weights[1] = 1e300
+    np.testing.assert_array_equal(numnorm.layer_norm(x, weights=weights, nan_policy="omit"), y)
+
+
+@pytest.mark.parametrize("infinity", [np.inf, -np.inf])
+@pytest.mark.parametrize("width", [4, 40])
+@pytest.mark.parametrize("options", [{}, {"where": np.True_}, {"weights": 1.0}], ids=list)
+def test_an_infinity_makes_its_row_and_its_statistics_nan(options, width, infinity):
+    options = {name: np.full(width, value) for name, value in options.items()}
+    x = np.random.default_rng(0).normal(size=(3, width))
+    x[1, -1] = infinity
+    for norm in ("layer_norm", "ada_norm", "rms_norm", "weight_norm"):
+        forward, backward, _ = called(norm)
+        y, *statistics = forward(x, **options)
+        dx = backward(np.ones_like(x), x, *statistics, **options)
+        for array in (y, *statistics, dx[0] if isinstance(dx, tuple) else dx):
+            assert np.isnan(array[1]).all()
+            assert np.isfinite(array[::2]).all()
+
+
+def test_a_length_beyond_the_range():
+    v = np.full((1, 4), 1.7e308)
+    w, norm = numnorm.weight_norm_forward(v)
+    np.testing.assert_array_equal(w, 0.5)
+    assert norm == np.inf
+    assert np.isnan(numnorm.weight_norm_backward(np.ones((1, 4)), v, norm).dv).all()
+
+
+@pytest.mark.skipif(not COMPILED, reason="kernels that run as Python warn, too")
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("norm", [*WEIGHTED, "weight_norm", "moving_norm", "exponential_norm"])
+def test_no_floating_point_error_comes_out(norm, dtype):
+    forward, backward, options = called(norm)
+    window = {"moving_norm": (3,), "exponential_norm": (0.3,)}.get(norm, ())
+    numbers, x = np.finfo(dtype), np.random.default_rng(0).normal(size=(6, 4, 9))
+    inputs = [x, np.clip(x / 3, -1, 1) * numbers.max, np.round(5 * x) * numbers.smallest_subnormal]
+    where = np.arange(9) % 3 > 0
+    for values in inputs:
+        values = values.astype(dtype)
+        for others in ({}, {"where": where}, {"where": where, "fill": 1e300}, {"fill": -np.inf}):
+            with np.errstate(all="raise"):
+                y, *statistics = forward(values, *window, **others, **options)
+                given = {name: value for name, value in others.items() if name != "fill"}
+                backward(values, values, *statistics, *window, **given, **options)
+            if "fill" in others and "where" in others:
+                assert np.isposinf(y[..., ~where]).all()
+
+
+def test_running_statistics_and_moments_raise_no_floating_point_error():
+    x = (np.random.default_rng(0).normal(size=(6, 4)) * 1e-30).astype(np.float32)
+    for options in ({}, {"where": x > 0}, {"weights": np.full(6, 0.3)}):
+        running = np.zeros(4, np.float16), np.zeros(4, np.float16)
+        with np.errstate(all="raise"):
+            numnorm.batch_norm(x, running_mean=running[0], running_var=running[1], **options)
+            moments = numnorm.batch_moments(x, **options)
+            moments.merge(moments).std()
+
+
+@pytest.mark.parametrize("values", [[1.7e308] * 8, [1e308, -1e308, 1e308, 1e308] * 2])
+def test_running_means_of_instances_at_the_ends_of_float64(values):
+    running = np.zeros(1), np.zeros(1)
+    x = np.array(values).reshape(1, 1, -1)
+    numnorm.instance_norm(x, running_mean=running[0], running_var=running[1], momentum=1.0)
+    # A few roundings of a mean of eight numbers.
+    expected = float(np.mean(x.astype(np.longdouble)))
+    np.testing.assert_allclose(running[0], expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize("scale", [1e153, 5e153])
+def test_running_variances_of_instances_at_the_ends_of_float64(scale):
+    x = np.random.default_rng(0).normal(size=(2, 1, 1000)) * scale
+    running = np.zeros(1), np.zeros(1)
+    numnorm.instance_norm(
+        x, running_mean=running[0], running_var=running[1], momentum=1.0, unbiased=False
+    )
+    expected = np.mean(np.var(x.astype(np.longdouble), axis=2))
+    np.testing.assert_allclose(running[1], float(expected), rtol=1e-13)

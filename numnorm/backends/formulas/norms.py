@@ -38,14 +38,15 @@ def squared_deviations(second: Any, first: Any, mean_lo: Any) -> Any:
 
 
 def inverse_deviation(variance: Any, eps: Any, eps_on_deviation: Any) -> Any:
-    """Return ``1 / (sqrt(variance + eps) + eps_on_deviation)``, with 1 / 0 = 0.
+    """Return ``1 / (sqrt(variance + eps) + eps_on_deviation)``, with 1 / 0 = 0 and 1 / inf = NaN.
 
-    So a constant row without epsilon is normalized to 0 instead of NaN.
+    So a constant row without epsilon is normalized to 0 instead of NaN, and a row that is divided
+    by the root of an infinite square is NaN instead of 0.
     """
     deviation = math.sqrt(variance + eps) + eps_on_deviation
     if deviation == 0.0:
         return 0.0
-    return 1.0 / deviation
+    return 1.0 / deviation if deviation < math.inf else math.nan
 
 
 def scale_gradient_factor(rstd: Any, eps_on_deviation: Any) -> Any:

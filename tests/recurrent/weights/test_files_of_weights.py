@@ -356,3 +356,60 @@ def test_the_same_layers_give_the_same_bytes(tmp_path):
         rnn.save(tmp_path / name, [drawn(), drawn("gru")])
         time.sleep(0.01)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def opened(content):
+    """Return what NumPy makes of a file of `savez`, or None if NumPy refuses it."""
+    try:
+        return np.load(io.BytesIO(content))
+    except Exception:  # of which NumPy raises many kinds
+        return None
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damage_to_a_file_of_numpy_is_found(save):
+    # An array that is larger than what NumPy reads at once, and a parameter that is None.
+    parameters = drawn("rnn", 65, 64)._replace(beta=None)
+    file = io.BytesIO()
+    save(file, **parameters._asdict())
+    whole = file.getvalue()
+    edges = [*range(200), *range(len(whole) - 900, len(whole))]
+    refused = 0
+    for place in [*edges, *range(200, len(whole) - 900, 999)]:
+        for bit in (0, 1, 5):
+            content = bytearray(whole)
+            content[place] ^= 1 << bit
+            arrays = opened(bytes(content))
+            if arrays is None:
+                continue
+            try:
+                assert_same(rnn.load_parameters(type(parameters), arrays), parameters)
+            except ValueError:
+                refused += 1
+    assert refused > 100
+
+
+def test_an_entry_that_the_directory_lacks_is_missed():
+    file = io.BytesIO()
+    np.savez(file, **drawn("rnn")._asdict())
+    content = bytearray(file.getvalue())
+    # The length of a comment of the second entry, into which the next entries go.
+    entry = content.index(b"PK\x01\x02", content.index(b"PK\x01\x02") + 4)
+    content[entry + 33] ^= 1  # its higher byte
+    with pytest.raises(ValueError, match=r"^arrays must be whole, got a damaged file"):
+        rnn.load_parameters(rnn.RNNParameters, opened(bytes(content)))
+
+
+@pytest.mark.parametrize("allow_pickle", [False, True])
+@pytest.mark.parametrize("value", [[None, 1.0], {"a": 1}])
+def test_objects_are_no_parameters(value, allow_pickle):
+    arrays = {"weight_x": np.ones((2, 3)), "weight_h": np.eye(2)}
+    bias = np.array(value, object)
+    if bias.ndim or allow_pickle:
+        file = io.BytesIO()
+        np.savez(file, **arrays, bias=bias)
+        file.seek(0)
+        with pytest.raises(ValueError, match=r"^bias must hold numbers, got objects$"):
+            rnn.load_parameters(rnn.RNNParameters, np.load(file, allow_pickle=allow_pickle))
+    with pytest.raises(ValueError, match=r"^bias must hold numbers, got objects$"):
+        rnn.load_parameters(rnn.RNNParameters, arrays | {"bias": bias})

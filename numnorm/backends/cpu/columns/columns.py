@@ -140,7 +140,7 @@ def column_backward(
     else:
         _gradient(arrays, given, layout, plan, detached, target, gradients, sums)
     if native is not dtype:
-        with np.errstate(over="ignore"):  # a sum may leave the range of float16
+        with np.errstate(all="ignore"):  # a sum may leave the range of float16
             gradients = gradients.astype(dtype)
     dx = target if source is x and out is None else result(target, x, out, None)
     return dx, gradients[0], gradients[1]

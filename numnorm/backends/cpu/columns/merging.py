@@ -15,11 +15,11 @@ def merge_counted(one: Counted, other: Counted) -> Counted:
     """Return the moments of two sets of values together: `merge_moments` for each channel."""
     count, mean, m2, mean_lo = one
     other_count, other_mean, other_m2, other_lo = other
-    total = count + other_count
-    weight = other_count / np.where(total > 0.0, total, 1.0)
-    # A step from the set with the larger count goes at most half of the way.
-    ahead = weight > 0.5
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
+        total = count + other_count
+        weight = other_count / np.where(total > 0.0, total, 1.0)
+        # A step from the set with the larger count goes at most half of the way.
+        ahead = weight > 0.5
         half = (other_mean * 0.5 - mean * 0.5) + (other_lo * 0.5 - mean_lo * 0.5)
         step = half * np.where(ahead, 2.0 * (weight - 1.0), 2.0 * weight)
         start, start_lo = np.where(ahead, other_mean, mean), np.where(ahead, other_lo, mean_lo)

@@ -38,7 +38,7 @@ def streamed_moments(
     count, _, table, unit = blocks = _of_blocks(x, layout)
     if before or layout.blocks > 1:
         count, table, unit = _folded([*before, blocks])
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         return count, table[0, 0], table[2, 0] / unit, table[1, 0]
 
 
@@ -55,7 +55,7 @@ def folded_moments(
     shape = given[0][2].shape[2:]
     count, table, unit = _folded([(n, step, _flat(table), unit) for n, step, table, unit in given])
     mean, mean_lo, m2 = (row.reshape(shape) for row in table[:, 0])
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         return count, mean, m2 / unit, mean_lo
 
 
@@ -102,7 +102,7 @@ def merged_moments(
     if np.ndim(moments[0]) or np.ndim(other[0]):
         return merge_counted(_counted("moments", moments), _counted("other", other))[1:]
     (count, total), (other_count, others) = _checked("moments", moments), _checked("other", other)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         merged_mean, mean_lo, m2 = merge_moments(count, total, other_count, others, 1.0)
     return merged_mean, m2, mean_lo
 
@@ -116,12 +116,13 @@ def streamed_counts(
 
 def variance(m2: Array, divisor: int) -> Array:
     """Return ``m2 / divisor``."""
-    return m2 / divisor
+    with np.errstate(all="ignore"):
+        return m2 / divisor
 
 
 def deviation(m2: Array, divisor: int) -> Array:
     """Return ``sqrt(m2 / divisor)``."""
-    result: Array = np.sqrt(m2 / divisor)
+    result: Array = np.sqrt(variance(m2, divisor))
     return result
 
 

@@ -49,7 +49,7 @@ def as_parameter(
         check_shape(name, array.shape, expected, meaning)
     if array.dtype is not compute_type or not array.flags.carray:
         check_float(name, array.dtype)
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite
+        with np.errstate(all="ignore"):  # a float64 beyond float32 becomes infinite
             array = np.array(array, compute_type, order="C")
     return array if array.shape == shape else array.reshape(shape)
 
@@ -119,7 +119,7 @@ def in_wider_dtype(
 
 def rounded(array: Array, dtype: np.dtype[Any], out: Any = None) -> Any:
     """Return a result in a dtype: in `out`, an array of that dtype, if that is given."""
-    with np.errstate(over="ignore"):  # it may leave the range of the dtype
+    with np.errstate(all="ignore"):  # it may leave the range of the dtype
         result = array.astype(dtype, copy=False)
     if out is None:
         return result

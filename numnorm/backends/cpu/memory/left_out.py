@@ -44,10 +44,11 @@ def _filling(weighting: Weighting, missing: Array | None) -> Callable[[Array], A
     out = None if weighting.keep is None else ~weighting.keep
 
     def fill(y: Array) -> Array:
-        if missing is not None:
-            np.copyto(y, weighting.fill_missing, where=missing, casting="unsafe")
-        if out is not None:
-            np.copyto(y, weighting.fill, where=out, casting="unsafe")
+        with np.errstate(all="ignore"):  # a fill value may leave the range of the dtype
+            if missing is not None:
+                np.copyto(y, weighting.fill_missing, where=missing, casting="unsafe")
+            if out is not None:
+                np.copyto(y, weighting.fill, where=out, casting="unsafe")
         return y
 
     return fill

@@ -59,7 +59,7 @@ class Plan(NamedTuple):
         """Run all parts of a kernel; it reads or writes `arrays` arrays of the size of x."""
         work = arrays * 8 * self.size
         if config.DISABLE_JIT:
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(all="ignore"):
                 run(kernel, arguments, work, parts)
         elif work < tuning.PARALLEL_LEAST_WORK:
             kernel.serial(*arguments, 0, parts)
@@ -108,7 +108,7 @@ def statistics_for(x: Array, save: bool) -> tuple[Array, Array]:
 
 def saved_of(plan: Plan, x: Array, statistic: Array) -> Array:
     """Return a flat statistic of each step as the caller gets it."""
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         return statistic.astype(plan.element_type.saved, copy=False).reshape(x.shape)
 
 

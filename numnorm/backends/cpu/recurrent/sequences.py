@@ -11,7 +11,7 @@ import numpy as np
 from numnorm.arguments import Shape, check_float, check_shape
 from numnorm.array_likes import as_plain_array
 from numnorm.backends.contract.recurrent import SequenceLayout
-from numnorm.backends.cpu.memory.host_arrays import Array, as_float_array
+from numnorm.backends.cpu.memory.host_arrays import Array, as_float_array, rounded
 from numnorm.backends.cpu.simd.element_type import element_type_of
 
 
@@ -37,7 +37,8 @@ def pad_packed(
         flat[layout.indices] = rows
         rows = flat
     padded = rows.reshape(layout.time, layout.batch, rows.shape[1])
-    return (padded.swapaxes(0, 1) if batch_first else padded).astype(dtype, copy=False)
+    result: Array = rounded(padded.swapaxes(0, 1) if batch_first else padded, dtype)
+    return result
 
 
 def cell_state(name: str, value: Any, shape: Shape, x: Array, batched: bool = True) -> Array:
@@ -49,7 +50,7 @@ def cell_state(name: str, value: Any, shape: Shape, x: Array, batched: bool = Tr
         check_shape(name, array.shape, shape, "that of the batch and the units")
     else:
         check_shape(name, array.shape, shape[1:], "that of the units")
-    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite
+    with np.errstate(all="ignore"):  # a float64 beyond float32 becomes infinite
         return np.array(array, x.dtype, order="C").reshape(shape)
 
 
@@ -71,7 +72,8 @@ def unsort_states(
         whole = given.copy()
         whole[layout.order] = result
         result = whole
-    return result.astype(dtype, copy=False)
+    converted: Array = rounded(result, dtype)
+    return converted
 
 
 def cell_parameter(name: str, value: Any, x: Array, check: Callable[[Shape], None]) -> Array:
@@ -81,7 +83,7 @@ def cell_parameter(name: str, value: Any, x: Array, check: Callable[[Shape], Non
     if array.dtype is x.dtype and array.flags.c_contiguous:
         return array
     check_float(name, array.dtype)
-    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite
+    with np.errstate(all="ignore"):  # a float64 beyond float32 becomes infinite
         return np.ascontiguousarray(array, x.dtype)
 
 
@@ -98,5 +100,6 @@ def parameter_gradient(name: str, gradient: Any, parameter: Any, x: Array) -> Ar
     dtype = np.dtype(np.float64) if like.dtype.kind in "biu" else like.dtype
     # Parameters that are only added share one gradient, so vectors are copied.
     gradient = np.asarray(gradient).reshape(like.shape)
-    result: Array = gradient.astype(dtype, copy=gradient.ndim < 2)
+    with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
+        result: Array = gradient.astype(dtype, copy=gradient.ndim < 2)
     return result

@@ -32,11 +32,13 @@ def apply_mask(array: Array, mask: Array, factor: float) -> Array:
     # Not in place: the layer may have saved its output.
     compute_type = np.result_type(array.dtype, np.float32)
     factors = np.multiply(mask, factor, dtype=compute_type)
-    result: Array = (array * factors).astype(array.dtype, copy=False)
+    with np.errstate(all="ignore"):  # as in kernels: a product may leave the range
+        result: Array = (array * factors).astype(array.dtype, copy=False)
     return result
 
 
 def add(one: Array, other: Array) -> Array:
     """Return the sum of two arrays."""
-    result: Array = one + other
+    with np.errstate(all="ignore"):
+        result: Array = one + other
     return result

@@ -335,7 +335,7 @@ def _new_statistics(layout: RowLayout) -> tuple[Array, Array]:
 def saved_as(statistic: Array, layout: RowLayout, element_type: ElementType) -> Array:
     """Return a statistic of each row in the dtype and the shape for the caller."""
     if element_type.saved is not statistic.dtype:
-        with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32
+        with np.errstate(all="ignore"):  # a reciprocal may leave the range of float32
             statistic = statistic.astype(element_type.saved)
     return statistic.reshape(layout.statistic_shape)
 
@@ -347,7 +347,7 @@ def _add_up(totals: tuple[Any, Any], gradients: tuple[Any, Any]) -> None:
 
 
 def _cast(gradient: Array, dtype: np.dtype[Any]) -> Array:
-    with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
+    with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
         return gradient.astype(dtype)
 
 

@@ -63,7 +63,7 @@ class View(NamedTuple):
             return None
         array = as_plain_array(name, value)
         check_float(name, array.dtype)
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite
+        with np.errstate(all="ignore"):  # a float64 beyond float32 becomes infinite
             converted = np.array(array, dtype)
         if is_broadcast(parameter, self.shape):
             return converted

@@ -70,17 +70,24 @@ def _joined(mean_hi, mean_lo):
 
 
 def location(mean_hi, mean_lo, rstd):
-    """Return the mean in float64, or the root mean square, 1 / rstd, if mean_hi is None."""
+    """Return the mean in float64, or the root mean square, 1 / rstd, if mean_hi is None.
+
+    It is NaN if rstd is: an infinity in a row may give an infinite mean or NaN, by its place.
+    """
     if mean_hi is None:
         return 1.0 / rstd if rstd != 0.0 else 0.0
-    return joined(mean_hi, mean_lo)
+    return joined(mean_hi, mean_lo) if rstd == rstd else rstd
 
 
 @overloaded(location)
 def _location(mean_hi, mean_lo, rstd):
     if _is_missing(mean_hi):
         return lambda mean_hi, mean_lo, rstd: 1.0 / rstd if rstd != 0.0 else 0.0
-    return lambda mean_hi, mean_lo, rstd: np.float64(mean_hi) + np.float64(mean_lo)
+
+    def mean(mean_hi, mean_lo, rstd):
+        return np.float64(mean_hi) + np.float64(mean_lo) if rstd == rstd else np.float64(rstd)
+
+    return mean
 
 
 def split(mean, scale):

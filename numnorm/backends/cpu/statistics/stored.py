@@ -23,10 +23,10 @@ _restored_means = functools.cache(make_restored_means)
 
 
 def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
-    """Return the reciprocal of a saved statistic of each row of x, 0 for 0."""
+    """Return the reciprocal of a saved statistic of each row of x, 0 for 0, NaN for infinity."""
     values = as_statistic(name, value, layout.statistic_shape, "one for each row")
-    with np.errstate(divide="ignore", over="ignore"):
-        inverse = np.where(values == 0, 0.0, 1 / values)
+    with np.errstate(all="ignore"):
+        inverse = np.where(values == 0, 0.0, 1 / np.where(values == np.inf, np.nan, values))
     return inverse.reshape(layout.statistic_shape)
 
 
@@ -41,7 +41,7 @@ def restore_means(x: Array, layout: ColumnLayout, table: Array) -> None:
 
 def saved(statistic: Array, x: Array) -> Array:
     """Return a copy of a statistic in the dtype in which statistics of x are returned."""
-    with np.errstate(over="ignore"):  # running statistics may leave the range of float32
+    with np.errstate(all="ignore"):  # running statistics may leave the range of float32
         return np.array(statistic, element_type_of(x.dtype).saved)
 
 
@@ -119,5 +119,5 @@ def update_running(
     moving_averages()(*moved, mean, m2, divisor, momentum)
     for array, new in zip(running, moved, strict=True):
         if new is not array:
-            with np.errstate(over="ignore"):  # a variance may leave the range of float32
+            with np.errstate(all="ignore"):  # a variance may leave the range of float32
                 array[...] = new

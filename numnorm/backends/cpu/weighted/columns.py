@@ -202,7 +202,7 @@ def weighted_column_backward(
     arguments = grad.reshape(-1), source.selection, source.columns, table, target.reshape(-1)
     source.run(_dx_kernel(dtype.name), arguments, row_parts(layout.outer, x.size), 3)
     own = gradient_dtype("gamma", gamma, x.dtype)
-    with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
+    with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
         return result_of(target, source.wide, x, out), dgamma.astype(own), dbeta.astype(own)
 
 

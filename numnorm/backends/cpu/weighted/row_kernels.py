@@ -185,7 +185,9 @@ def make_weighted_forward(formula: Formula, dtype: Any) -> Kernel:
                 state = written(y, n, buffer, state, combines)
             if outputs.mean.size > 0:
                 root = 1.0 / rstd if rstd != 0.0 else 0.0
-                outputs.mean[i] = (pivot + mean if centred else root) / scale
+                # As in `location`: NaN if rstd is.
+                centre = pivot + mean if rstd == rstd else rstd
+                outputs.mean[i] = (centre if centred else root) / scale
                 outputs.rstd[i] = rstd * scale
         finish(y, buffer, state, combines)
 

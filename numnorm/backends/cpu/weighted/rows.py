@@ -108,7 +108,7 @@ def _forward(
     y = result_of(target, wide, x, out, order=layout.order)
     if not save:
         return y, None, None
-    with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32
+    with np.errstate(all="ignore"):  # a reciprocal may leave the range of float32
         mean, rstd = (s.astype(saved).reshape(layout.statistic_shape) for s in (mean, rstd))
     return y, mean, rstd
 
@@ -241,7 +241,7 @@ def _of_parameters(
     sums = totals.sum(1)
     sums = sums.sum(-1) if layout.shared else sums
     dtype = gradient_dtype(norm.names.gamma, gamma, x.dtype)
-    with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
+    with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
         dgamma, dbeta = sums.reshape(2, *layout.parameter_shape).astype(dtype)
     return dgamma, dbeta if norm.parameters == 2 else None
 

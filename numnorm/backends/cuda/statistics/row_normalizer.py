@@ -1,6 +1,7 @@
 """Device functions that normalize a row from its sums, in the compute type."""
 
 import functools
+import math
 from typing import Any
 
 from numnorm.backends.cuda.compiler.element_type import ElementType
@@ -61,12 +62,15 @@ def make_inverse_deviation(element: ElementType) -> Any:
     The literals of that function would be float64 in a kernel.
     """
     sqrt, inverse = make_sqrt(element), reciprocal(element)
-    zero = constant(element, 0.0)
+    zero, infinity = constant(element, 0.0), constant(element, math.inf)
+    missing = constant(element, math.nan)
 
     @device
     def inverse_deviation(variance, eps, eps_on_deviation):
         deviation = sqrt(variance + eps) + eps_on_deviation
-        return zero if deviation == zero else inverse(deviation)
+        if deviation == zero:
+            return zero
+        return inverse(deviation) if deviation < infinity else missing
 
     return inverse_deviation
 

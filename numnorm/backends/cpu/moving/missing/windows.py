@@ -70,7 +70,7 @@ def missing_moving_backward(
     scaled = dy * (steps / np.maximum(kept, 1))
     given = scaled, known, (mean.reshape(-1), rstd.reshape(-1))
     dx = windows_dx(*given, layout, windows, None)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         dx += rstd * (dy - scaled)
     return gradient_of(dx, keep, x.dtype, out)
 

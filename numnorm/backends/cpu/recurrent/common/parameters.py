@@ -11,10 +11,11 @@ from numnorm.backends.cpu.memory.host_arrays import Array
 def added_up(size: int, dtype: Any, *values: Array | None) -> Array:
     """Return the sum of all values that are not None, which the kernels then add once."""
     total = np.zeros(size)
-    for value in values:
-        if value is not None:
-            total += value
-    return total.astype(dtype)
+    with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
+        for value in values:
+            if value is not None:
+                total += value
+        return total.astype(dtype)
 
 
 def norm_pair(
