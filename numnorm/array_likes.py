@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.arguments import check_shape
 from numnorm.host_libraries import as_numpy, plain_view, shared_memory
 
 # DLPack's device types kDLCUDA and kDLCUDAManaged.
@@ -89,6 +90,21 @@ def writable_view(name: str, value: Any) -> Any:
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
         raise TypeError(f"{name} must {_mismatch(value, error)}") from error
     return value if view is None else view
+
+
+def check_out(out: Any, x: np.ndarray[Any, Any], name: str) -> None:
+    """Raise unless an array can take a result of the shape and dtype of x."""
+    kind = type(out)
+    if not issubclass(kind, np.ndarray):
+        check_on_host("out", out)
+        raise TypeError(f"out must be a numpy.ndarray, got an object of type {kind.__name__}")
+    if kind is not np.ndarray and is_masked(kind):
+        raise TypeError("out must not be a masked array, whose mask nobody would set")
+    if out.shape != x.shape:
+        check_shape("out", out.shape, x.shape, f"the shape of {name}")
+    if out.dtype != x.dtype:
+        raise TypeError(f"out must have dtype {x.dtype}, that of the result, got {out.dtype}")
+    check_writable("out", out)
 
 
 def check_writable(name: str, array: np.ndarray[Any, Any], purpose: str = "") -> None:

@@ -40,10 +40,6 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
     updates = arguments.get("running_mean") is not None and arguments["training"] is not False
     if updates and function.__name__.startswith("instance"):
         raise NotImplementedError(f"{next(iter(others))} is not there with running statistics yet")
-    if (groups := others.pop("groups", None)) is not None:
-        from numnorm.norms.labels import by_group  # which imports the functions of batch norm
-
-        return cast(_Result, by_group(function, arguments | others, groups))
     policy = check_choice("nan_policy", others.get("nan_policy", "propagate"), _POLICIES)
     name = "x" if "x" in parameters else "v"
     if type(arguments[name]) is not np.ndarray and is_on_device(arguments[name]):
@@ -53,6 +49,11 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
     if policy == "raise":
         _check_no_nan(name, x, keep)
     weights = _weights(others.get("weights"), keep, x.shape, name, arguments, function)
+    if others.get("groups") is not None:
+        from numnorm.norms.labels import by_group  # which imports the functions of batch norm
+
+        by_sample = {"where": keep, "weights": weights}
+        return cast(_Result, by_group(function, arguments | others | by_sample))
     weighting = Weighting(keep, weights, policy == "omit", *_fills(others.get("fill")))
     if keep is not None or weights is not None or weighting.omit:
         arguments[name] = WeightedInput(arguments[name], weighting)

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.array_likes import check_out
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
     as_float_array,
-    check_out,
     gradient_dtype,
     rounded,
 )

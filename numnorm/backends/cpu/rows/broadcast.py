@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_shape
+from numnorm.array_likes import check_out
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
     as_float_array,
     as_statistic,
-    check_out,
     gradient_dtype,
     rounded,
 )

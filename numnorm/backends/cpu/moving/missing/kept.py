@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.array_likes import check_out
 from numnorm.backends.contract.weighting import Weighting
-from numnorm.backends.cpu.memory.host_arrays import Array, check_out, rounded
+from numnorm.backends.cpu.memory.host_arrays import Array, rounded
 from numnorm.backends.cpu.memory.left_out import kept_by
 from numnorm.backends.cpu.moving.arrays import given_statistics, in_one_dtype
 from numnorm.backends.cpu.simd.element_type import element_type_of
