@@ -107,6 +107,16 @@ def check_out(out: Any, x: np.ndarray[Any, Any], name: str) -> None:
     check_writable("out", out)
 
 
+def changes_other_elements(out: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
+    """Return whether writing an element of an output could change another element of an array."""
+    same = (
+        out.__array_interface__["data"] == array.__array_interface__["data"]
+        and (out.shape, out.strides) == (array.shape, array.strides)
+        and out.itemsize == array.itemsize
+    )
+    return not same and np.may_share_memory(out, array)
+
+
 def check_writable(name: str, array: np.ndarray[Any, Any], purpose: str = "") -> None:
     """Raise unless every element of an array can be written by itself."""
     if not array.flags.writeable:

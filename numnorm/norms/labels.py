@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import check_shape
-from numnorm.array_likes import as_plain_array, check_out, writable_view
+from numnorm.array_likes import as_plain_array, changes_other_elements, check_out, writable_view
 from numnorm.backends import backend_for
 from numnorm.host_libraries import results_like, statistics_like
 from numnorm.layouts import normalized_axes
@@ -34,7 +34,10 @@ class _Groups(NamedTuple):
         names = [name for name in _BY_SAMPLE if arguments.get(name) is not None]
         for samples in self.members:
             # Nothing here refers to the arrays of a part after it was taken.
-            yield samples, arguments | {name: self._taken(arguments[name], samples) for name in names}
+            yield (
+                samples,
+                arguments | {name: self._taken(arguments[name], samples) for name in names},
+            )
 
     def _taken(self, array: Any, samples: Any) -> Any:
         """Return the part of an array that broadcasts against x."""
@@ -48,7 +51,11 @@ class _Groups(NamedTuple):
         view = writable_view("out", out)
         check_out(view, self.x, "x")
         inputs = [array for array in arguments.values() if isinstance(array, np.ndarray)]
-        return np.empty_like(self.x) if any(_clash(view, array) for array in inputs) else view
+        return (
+            np.empty_like(self.x)
+            if any(changes_other_elements(view, array) for array in inputs)
+            else view
+        )
 
     def write(self, whole: Any, samples: Any, part: Any) -> None:
         """Write the result of a part."""
@@ -73,13 +80,6 @@ class _Groups(NamedTuple):
         if self.result is None:
             return array
         return statistics_like(self.result)(array) if statistic else self.result(array)
-
-
-def _clash(out: Any, array: Any) -> bool:
-    """Return whether results of some samples, written to `out`, could change others in an array."""
-    same = out.__array_interface__["data"] == array.__array_interface__["data"]
-    same = same and out.strides == array.strides and out.dtype == array.dtype
-    return not (same and out.shape == array.shape) and np.may_share_memory(out, array)
 
 
 def _groups(arguments: dict[str, Any], groups: Any) -> _Groups:

@@ -78,9 +78,23 @@ def _where(value: Any, shape: Shape, name: str) -> Any:
     keep = as_plain_array("where", value)
     if keep.dtype is _BOOL and keep.shape == shape:
         return keep
+    if keep.dtype.kind in "iu":
+        keep = _of_zeros_and_ones(keep)
     if keep.dtype != np.bool_:
-        raise TypeError(f"where must have dtype bool, got {keep.dtype}")
+        got = f"got {keep.dtype}: use mask != 0"
+        raise TypeError(f"where must have dtype bool, or hold integers 0 and 1, {got}")
     _check_broadcast("where", keep.shape, shape, name)
+    return keep
+
+
+def _of_zeros_and_ones(mask: Any) -> Any:
+    """Return a mask of integers, such as an attention mask, as one of bool."""
+    keep = mask == 1
+    if np.count_nonzero(mask) != np.count_nonzero(keep):
+        other = mask[(mask != 0) & ~keep].flat[0]
+        raise ValueError(
+            f"where must hold only 0 and 1 where it holds integers, got {other}: use mask != 0"
+        )
     return keep
 
 
