@@ -1,7 +1,7 @@
 """Conversion of what users pass to NumPy arrays, and messages for what is refused.
 
-An object is refused if its conversion would drop a mask, compute a graph, read a file or copy from
-a device. Nothing here imports an array library.
+An object is refused if its conversion would drop a mask, compute a graph, read a file, copy from
+a device, or ask the object for its elements one by one. Nothing here imports an array library.
 """
 
 import contextlib
@@ -16,6 +16,9 @@ from numnorm.host_libraries import as_numpy, plain_view, shared_memory
 
 # DLPack's device types kDLCUDA and kDLCUDAManaged.
 _CUDA_KINDS = (2, 13)
+
+# What an object offers that NumPy can take as an array, beside a buffer.
+_PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__dlpack__")
 
 # Packages whose arrays are read from a file at every access.
 _ON_DISK = ("h5py", "netCDF4", "tables", "tensorstore", "zarr")
@@ -155,12 +158,30 @@ def _refusal(value: Any) -> str | None:
         return f"be in memory, got {_described(value)}: read it first, as in array[:]"
     if any(base.__name__ == "Tracer" for base in kind.__mro__):
         return "have values, got a tracer of JAX: use numnorm.jax inside of jit, grad and vmap"
+    if any((b.__module__, b.__name__) == ("autograd.tracer", "Box") for b in kind.__mro__):
+        return f"have values, got {_described(value)}: use numnorm.autograd inside of its grad"
     if getattr(value, "requires_grad", False) is True and not _without_gradients(kind):
         return (
             "not require a gradient, got a tensor that does: use .detach(), torch.no_grad() or the "
             "function of docs/gallery/torch_autograd.py"
         )
+    if _only_iterates(value):
+        hint = "use .X" if hasattr(kind, "X") else "pass its numbers as an array or a list"
+        hint = "use .toarray()" if hasattr(kind, "toarray") else hint
+        return f"be an array or turn into one, got {_described(value)}: {hint}"
     return None
+
+
+def _only_iterates(value: Any) -> bool:
+    """Return whether NumPy would ask an object for its elements, which need not end."""
+    kind = type(value)
+    if issubclass(kind, list | tuple | range | str | bytes | np.generic):
+        return False
+    if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
+        return False
+    with contextlib.suppress(TypeError), memoryview(value):
+        return False
+    return not any(hasattr(value, protocol) for protocol in _PROTOCOLS)
 
 
 def _without_gradients(kind: type) -> bool:
@@ -174,8 +195,6 @@ def _mismatch(value: Any, reason: Exception | None) -> str:
     if isinstance(value, list | tuple) and isinstance(reason, ValueError):
         return f"be rectangular, got a {type(value).__name__} whose rows differ in length"
     text = f"be an array or turn into one, got {_described(value)}"
-    if hasattr(value, "toarray"):
-        return f"{text}: use .toarray()"
     if reason is not None and not isinstance(value, list | tuple):
         return f"{text}: {textwrap.shorten(str(reason), 80, placeholder=' ...')}"
     return text

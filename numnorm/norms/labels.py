@@ -33,11 +33,9 @@ class _Groups(NamedTuple):
         """Yield the samples of each label, and a function's arguments for them."""
         names = [name for name in _BY_SAMPLE if arguments.get(name) is not None]
         for samples in self.members:
-            # Nothing here refers to the arrays of a part after it was taken.
-            yield (
-                samples,
-                arguments | {name: self._taken(arguments[name], samples) for name in names},
-            )
+            own = {name: self._taken(arguments[name], samples) for name in names}
+            yield samples, arguments | own
+            del own  # before the next part is taken
 
     def _taken(self, array: Any, samples: Any) -> Any:
         """Return the part of an array that broadcasts against x."""
@@ -51,11 +49,8 @@ class _Groups(NamedTuple):
         view = writable_view("out", out)
         check_out(view, self.x, "x")
         inputs = [array for array in arguments.values() if isinstance(array, np.ndarray)]
-        return (
-            np.empty_like(self.x)
-            if any(changes_other_elements(view, array) for array in inputs)
-            else view
-        )
+        clash = any(changes_other_elements(view, array) for array in inputs)
+        return np.empty_like(self.x) if clash else view
 
     def write(self, whole: Any, samples: Any, part: Any) -> None:
         """Write the result of a part."""
@@ -102,7 +97,8 @@ def _groups(arguments: dict[str, Any], groups: Any) -> _Groups:
 
 def _labels(groups: Any) -> Any:
     """Return labels as an array of one sortable type; raise if one is missing."""
-    is_of_table = hasattr(groups, "to_numpy")  # a column of strings or categories
+    # A column of strings or categories.
+    is_of_table = hasattr(groups, "to_numpy") and hasattr(groups, "__array__")
     given = np.asarray(groups) if is_of_table else as_plain_array("groups", groups)
     if given.dtype == object:  # None, NaN, and pandas' NA, which is not True even of itself
         missing = np.array(
