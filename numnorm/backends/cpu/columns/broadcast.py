@@ -61,6 +61,7 @@ def backward(
     layout: ColumnLayout,
     detached: Detached,
     out: Any,
+    *,
     keep: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """Return what `column_backward` returns; raise its error if gamma does not broadcast.

@@ -71,6 +71,7 @@ def backward(
     scaling: Scaling,
     detached: Detached,
     out: Any,
+    *,
     keep: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """Return what `row_backward` returns; raise its error if gamma does not broadcast.
