@@ -129,6 +129,7 @@ def test_memory_of_gradients(norm, others):
     gamma = draw((16384, 1), np.float32)
     saved = getattr(numnorm, f"{norm}_forward")(x, gamma)[1:]
     backward = getattr(numnorm, f"{norm}_backward")
+    backward(dy, x, *saved, gamma, **others)  # compiled before it is measured
     peak, _ = peak_of(lambda: backward(dy, x, *saved, gamma, **others))
     assert peak < 3.5 * x.nbytes  # dx, what the kernel gets, and a mask of each element
 

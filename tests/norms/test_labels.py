@@ -89,6 +89,7 @@ def test_memory_is_that_of_a_label():
     x, dy = LARGE.copy(), LARGE[::-1].copy()
     y, mean, rstd = numnorm.batch_norm_forward(x, groups=MANY)
     dx = numnorm.batch_norm_backward(dy, x, mean, rstd, groups=MANY).dx
+    numnorm.batch_moments(x, groups=MANY)  # compiled before it is measured
     size = x.nbytes
     peak, found = peak_of(lambda: numnorm.batch_norm(x.copy(), groups=MANY))
     assert peak < 2.5 * size  # the copy and the result

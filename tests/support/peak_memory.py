@@ -4,7 +4,10 @@ import tracemalloc
 
 
 def peak_of(call):
-    """Return the bytes of what a call makes, at their most, and its result."""
+    """Return the bytes of what a call makes, at their most, and its result.
+
+    Its kernels must be compiled already: Numba takes more memory than arrays of tests.
+    """
     tracemalloc.start()
     try:
         result = call()
