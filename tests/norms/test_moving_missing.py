@@ -283,8 +283,9 @@ def test_gradients_in_blocks_of_sequences(name, number, shape, axis, monkeypatch
 
 @pytest.mark.parametrize("name, number", [("moving_norm", 6), ("exponential_norm", 0.1)])
 @pytest.mark.parametrize("shape, axis", [((20000, 64), 0), ((64, 20000), 1)])
-def test_memory_of_gradients(name, number, shape, axis):
+def test_memory_of_gradients(name, number, shape, axis, monkeypatch):
     """Beside dx there are the arrays of float64 for an eighth of the sequences, 8 of 64."""
+    monkeypatch.setattr(tuning, "MOVING_BLOCK_ELEMENTS", 1 << 14)
     x, dy = RNG.normal(size=(2, *shape)).astype(np.float32)
     options = {"axis": axis, "where": np.arange(shape[1]) != 3}
     saved = getattr(numnorm, f"{name}_forward")(x, number, **options)[1:]

@@ -171,13 +171,15 @@ def parameter_gradients(
     mean (None if the norm is not centred) and rstd in float64. The sums are taken in blocks that
     follow from the shape of x.
     """
+    if not x.size:
+        return np.zeros(gamma.shape, dtype), np.zeros(gamma.shape, dtype)
     arrays = axes.arranged(dy), axes.arranged(x)
     keep = None if keep is None else axes.arranged(keep)
     mean, rstd = (None if a is None else axes.statistic(a) for a in statistics)
     assert rstd is not None
     shape = axes.arranged(gamma).shape
     # The sum of -0.0 and a number is that number, whatever its sign.
-    dgamma, dbeta = np.full((2, *shape), -0.0 if x.size else 0.0)
+    dgamma, dbeta = np.full((2, *shape), -0.0)
     with np.errstate(all="ignore"):
         centre = () if mean is None else (mean, _lost(arrays[1], keep, mean))
         for block in _blocks(arrays[1].shape):
@@ -212,8 +214,8 @@ def _blocks(shape: Shape) -> Iterator[tuple[slice, ...]]:
     rest, axis = math.prod(shape), -1
     while rest > tuning.BROADCAST_BLOCK_ELEMENTS or axis < 0:
         axis += 1
-        rest //= shape[axis] or 1
-    step = max(1, tuning.BROADCAST_BLOCK_ELEMENTS // max(rest, 1))
+        rest //= shape[axis]
+    step = max(1, tuning.BROADCAST_BLOCK_ELEMENTS // rest)
     for index in np.ndindex(shape[:axis]):
         for start in range(0, shape[axis], step):
             yield *(slice(i, i + 1) for i in index), slice(start, start + step)
