@@ -1,7 +1,7 @@
 """Conversion of what users pass to NumPy arrays, and messages for what is refused.
 
-An object is refused if its conversion would drop a mask, compute a graph, read a file or copy from
-a device. Nothing here imports an array library.
+An object is refused if its conversion would drop a mask, compute a graph, read a file, copy from
+a device, or ask the object for its elements one by one. Nothing here imports an array library.
 """
 
 import contextlib
@@ -11,10 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.arguments import check_shape
 from numnorm.host_libraries import as_numpy, plain_view, shared_memory
 
 # DLPack's device types kDLCUDA and kDLCUDAManaged.
 _CUDA_KINDS = (2, 13)
+
+# What an object offers that NumPy can take as an array, beside a buffer.
+_PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__dlpack__")
 
 # Packages whose arrays are read from a file at every access.
 _ON_DISK = ("h5py", "netCDF4", "tables", "tensorstore", "zarr")
@@ -91,6 +95,31 @@ def writable_view(name: str, value: Any) -> Any:
     return value if view is None else view
 
 
+def check_out(out: Any, x: np.ndarray[Any, Any], name: str) -> None:
+    """Raise unless an array can take a result of the shape and dtype of x."""
+    kind = type(out)
+    if not issubclass(kind, np.ndarray):
+        check_on_host("out", out)
+        raise TypeError(f"out must be a numpy.ndarray, got an object of type {kind.__name__}")
+    if kind is not np.ndarray and is_masked(kind):
+        raise TypeError("out must not be a masked array, whose mask nobody would set")
+    if out.shape != x.shape:
+        check_shape("out", out.shape, x.shape, f"the shape of {name}")
+    if out.dtype != x.dtype:
+        raise TypeError(f"out must have dtype {x.dtype}, that of the result, got {out.dtype}")
+    check_writable("out", out)
+
+
+def changes_other_elements(out: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
+    """Return whether writing an element of an output could change another element of an array."""
+    same = (
+        out.__array_interface__["data"] == array.__array_interface__["data"]
+        and (out.shape, out.strides) == (array.shape, array.strides)
+        and out.itemsize == array.itemsize
+    )
+    return not same and np.may_share_memory(out, array)
+
+
 def check_writable(name: str, array: np.ndarray[Any, Any], purpose: str = "") -> None:
     """Raise unless every element of an array can be written by itself."""
     if not array.flags.writeable:
@@ -129,12 +158,30 @@ def _refusal(value: Any) -> str | None:
         return f"be in memory, got {_described(value)}: read it first, as in array[:]"
     if any(base.__name__ == "Tracer" for base in kind.__mro__):
         return "have values, got a tracer of JAX: use numnorm.jax inside of jit, grad and vmap"
+    if any((b.__module__, b.__name__) == ("autograd.tracer", "Box") for b in kind.__mro__):
+        return f"have values, got {_described(value)}: use numnorm.autograd inside of its grad"
     if getattr(value, "requires_grad", False) is True and not _without_gradients(kind):
         return (
             "not require a gradient, got a tensor that does: use .detach(), torch.no_grad() or the "
             "function of docs/gallery/torch_autograd.py"
         )
+    if _only_iterates(value):
+        hint = "use .X" if hasattr(kind, "X") else "pass its numbers as an array or a list"
+        hint = "use .toarray()" if hasattr(kind, "toarray") else hint
+        return f"be an array or turn into one, got {_described(value)}: {hint}"
     return None
+
+
+def _only_iterates(value: Any) -> bool:
+    """Return whether NumPy would ask an object for its elements, which need not end."""
+    kind = type(value)
+    if issubclass(kind, list | tuple | range | str | bytes | np.generic):
+        return False
+    if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
+        return False
+    with contextlib.suppress(TypeError), memoryview(value):
+        return False
+    return not any(hasattr(value, protocol) for protocol in _PROTOCOLS)
 
 
 def _without_gradients(kind: type) -> bool:
@@ -148,8 +195,6 @@ def _mismatch(value: Any, reason: Exception | None) -> str:
     if isinstance(value, list | tuple) and isinstance(reason, ValueError):
         return f"be rectangular, got a {type(value).__name__} whose rows differ in length"
     text = f"be an array or turn into one, got {_described(value)}"
-    if hasattr(value, "toarray"):
-        return f"{text}: use .toarray()"
     if reason is not None and not isinstance(value, list | tuple):
         return f"{text}: {textwrap.shorten(str(reason), 80, placeholder=' ...')}"
     return text

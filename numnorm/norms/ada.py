@@ -84,7 +84,7 @@ def ada_norm(
         is ``ddof=1, eps_in="std"``.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
-    where : array_like of bool, optional
+    where : array_like of bool, or of 0 and 1, optional
         Which elements count; it broadcasts against x. The others get `fill`, whatever they are.
     weights : array_like, optional
         How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on, of the

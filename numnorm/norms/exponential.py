@@ -55,7 +55,7 @@ def exponential_norm(
         The least deviation to divide by, in the unit of x.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
-    where : array_like of bool, optional
+    where : array_like of bool, or of 0 and 1, optional
         Which steps count; it broadcasts against x. The others get `fill`, whatever they are.
     nan_policy : {"propagate", "omit", "raise"}
         What to do with NaN: make all later steps of its channel NaN, leave it out as `where`

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import check_shape
-from numnorm.array_likes import as_plain_array, is_on_device
+from numnorm.array_likes import as_plain_array, changes_other_elements, check_out, writable_view
 from numnorm.backends import backend_for
 from numnorm.host_libraries import results_like, statistics_like
 from numnorm.layouts import normalized_axes
@@ -17,6 +17,9 @@ from numnorm.norms.batch import batch_norm, batch_norm_backward, batch_norm_forw
 from numnorm.norms.group_moments import GroupMoments, rows_of
 from numnorm.norms.moments import Moments, batch_moments
 from numnorm.norms.results import Gradients, Normalized
+
+# Arguments that are as long as x along the axis of samples, or broadcast there.
+_BY_SAMPLE = ("x", "dy", "where", "weights")
 
 
 class _Groups(NamedTuple):
@@ -28,34 +31,40 @@ class _Groups(NamedTuple):
     labels: Any
     members: tuple[Any, ...]
 
-    def parts(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Iterator[Any]:
-        """Yield the result of a function for the samples of each label."""
-        by_sample = {
-            name: self._full(name, arguments.pop(name))
-            for name in ("dy", "where", "weights")
-            if arguments.get(name) is not None
-        }
+    def parts(self, arguments: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Yield the samples of each label, and a function's arguments for them."""
+        names = [name for name in _BY_SAMPLE if arguments.get(name) is not None]
         for samples in self.members:
-            own = {name: array.take(samples, self.axis) for name, array in by_sample.items()}
-            yield function(**arguments, **own, x=self.x.take(samples, self.axis))
+            own = {name: self._taken(arguments[name], samples) for name in names}
+            yield samples, arguments | own
+            del own  # before the next part is taken
 
-    def _full(self, name: str, value: Any) -> Any:
-        """Return an argument in the shape of x."""
-        array = as_plain_array(name, value)
-        if name == "weights" and array.shape == (self.x.shape[self.axis],):
-            array = array.reshape([-1 if a == self.axis else 1 for a in range(self.x.ndim)])
-        if name == "dy":
-            check_shape(name, array.shape, self.x.shape, "the shape of the input")
-        return np.broadcast_to(array, self.x.shape)
+    def _taken(self, array: Any, samples: Any) -> Any:
+        """Return the part of an array that broadcasts against x."""
+        axis = array.ndim - self.x.ndim + self.axis
+        return array if axis < 0 or array.shape[axis] == 1 else array.take(samples, axis)
 
-    def together(self, parts: list[Any], out: Any) -> Any:
-        """Return arrays of samples of each label as one array like x, in `out` if it is given."""
-        whole = np.empty_like(self.x)
-        for samples, part in zip(self.members, parts, strict=True):
-            whole[(slice(None),) * self.axis + (samples,)] = part
+    def output(self, out: Any, arguments: dict[str, Any]) -> Any:
+        """Return where to write results: in `out`, unless that would change later arguments."""
+        if out is None:
+            return np.empty_like(self.x)
+        view = writable_view("out", out)
+        check_out(view, self.x, "x")
+        inputs = [array for array in arguments.values() if isinstance(array, np.ndarray)]
+        clash = any(changes_other_elements(view, array) for array in inputs)
+        return np.empty_like(self.x) if clash else view
+
+    def write(self, whole: Any, samples: Any, part: Any) -> None:
+        """Write the result of a part."""
+        whole[(slice(None),) * self.axis + (samples,)] = part
+
+    def result_in(self, whole: Any, out: Any) -> Any:
+        """Return what `output` returned, of which all is written, as the caller gets it."""
         if out is None:
             return self.like(whole)
-        out[...] = whole
+        view = writable_view("out", out)
+        if not np.may_share_memory(whole, view):
+            view[...] = whole
         return out
 
     def total(self, parts: list[Any]) -> Any:
@@ -72,9 +81,7 @@ class _Groups(NamedTuple):
 
 
 def _groups(arguments: dict[str, Any], groups: Any) -> _Groups:
-    x = arguments.pop("x")
-    if is_on_device(x):
-        raise NotImplementedError("groups is not there on a device yet")
+    x = arguments["x"]
     result, (_, x) = results_like(x), backend_for(x, "x")
     channels = normalized_axes(arguments["channel_axis"], x.ndim, "channel_axis")
     others = [axis for axis in range(x.ndim) if axis not in channels]
@@ -93,7 +100,8 @@ def _groups(arguments: dict[str, Any], groups: Any) -> _Groups:
 
 def _labels(groups: Any) -> Any:
     """Return labels as an array of one sortable type; raise if one is missing."""
-    is_of_table = hasattr(groups, "to_numpy")  # a column of strings or categories
+    # A column of strings or categories.
+    is_of_table = hasattr(groups, "to_numpy") and hasattr(groups, "__array__")
     given = np.asarray(groups) if is_of_table else as_plain_array("groups", groups)
     if given.dtype == object:  # None, NaN, and pandas' NA, which is not True even of itself
         missing = np.array(
@@ -110,31 +118,36 @@ def _labels(groups: Any) -> Any:
     return given.astype(np.str_) if kinds == ["str"] else given
 
 
-def by_group(function: Callable[..., Any], arguments: dict[str, Any], groups: Any) -> Any:
+def by_group(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """Return what a function of batch norm, or `batch_moments`, returns with groups."""
+    split = _groups(arguments, arguments.pop("groups"))
+    arguments["x"] = split.x
+    for name in ("dy", "mean", "rstd", "gamma", "beta"):
+        if arguments.get(name) is not None:
+            arguments[name] = as_plain_array(name, arguments[name])
     if function is batch_moments:
-        return _moments(arguments, groups)
+        return _moments(split, arguments)
     if function is batch_norm_backward:
-        return _backward(arguments, groups)
-    normalized = _forward(arguments, groups)
+        return _backward(split, arguments)
+    normalized = _forward(split, arguments)
     return normalized.y if function is batch_norm else normalized
 
 
-def _forward(arguments: dict[str, Any], groups: Any) -> Normalized[Any]:
+def _forward(split: _Groups, arguments: dict[str, Any]) -> Normalized[Any]:
     for name in ("running_mean", "running_var"):
         if arguments.get(name) is not None:
             raise ValueError(f"{name} must be None with groups, which have statistics of their own")
-    stored = arguments.pop("statistics", None)
-    split, out = _groups(arguments, groups), arguments.pop("out")
-    statistics = repeat({}) if stored is None else _of_labels(stored, split, arguments)
-
-    def of_label(**own: Any) -> Any:
-        return batch_norm_forward(**{**own, **next(statistics)})
-
-    parts = list(split.parts(of_label, arguments))
-    y = split.together([part.y for part in parts], out)
-    mean = split.like(np.stack([part.mean for part in parts]), statistic=True)
-    return Normalized(y, mean, split.like(np.stack([part.rstd for part in parts]), statistic=True))
+    stored, out = arguments.pop("statistics", None), arguments.pop("out")
+    of_labels = repeat({}) if stored is None else _of_labels(stored, split, arguments)
+    whole, statistics = split.output(out, arguments), []
+    for samples, own in split.parts(arguments):
+        part = batch_norm_forward(**own | next(of_labels), out=own["x"])
+        split.write(whole, samples, part.y)
+        statistics.append(part[1:])
+        del own, part  # before the next part is taken
+    y = split.result_in(whole, out)
+    stacked = map(np.stack, zip(*statistics, strict=True))
+    return Normalized(y, *(split.like(array, statistic=True) for array in stacked))
 
 
 def _of_labels(stored: Any, split: _Groups, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -154,27 +167,26 @@ def _of_labels(stored: Any, split: _Groups, arguments: dict[str, Any]) -> Iterat
     return ({"running_mean": m, "running_var": v, "training": False} for m, v in pairs)
 
 
-def _backward(arguments: dict[str, Any], groups: Any) -> Gradients[Any]:
-    mean, rstd = (as_plain_array(name, arguments.pop(name)) for name in ("mean", "rstd"))
-    split, out = _groups(arguments, groups), arguments.pop("out")
-    for name, statistic in (("mean", mean), ("rstd", rstd)):
+def _backward(split: _Groups, arguments: dict[str, Any]) -> Gradients[Any]:
+    check_shape("dy", arguments["dy"].shape, split.x.shape, "the shape of the input")
+    out, statistics = arguments.pop("out"), [arguments["mean"], arguments["rstd"]]
+    for name, statistic in zip(("mean", "rstd"), statistics, strict=True):
         expected = (len(split.labels), *statistic.shape[1:])
         check_shape(name, statistic.shape, expected, "one for each label and channel")
-    statistics = iter(zip(mean, rstd, strict=True))
+    whole, sums = split.output(out, arguments), []
+    for label, (samples, own) in enumerate(split.parts(arguments)):
+        own["mean"], own["rstd"] = (statistic[label] for statistic in statistics)
+        part = batch_norm_backward(**own, out=own["x"])
+        split.write(whole, samples, part.dx)
+        sums.append(part[1:])
+        del own, part  # before the next part is taken
+    dx = split.result_in(whole, out)
+    return Gradients(dx, *(split.total(list(parts)) for parts in zip(*sums, strict=True)))
 
-    def of_label(**own: Any) -> Any:
-        own["mean"], own["rstd"] = next(statistics)
-        return batch_norm_backward(**own)
 
-    parts = list(split.parts(of_label, arguments))
-    dx = split.together([part.dx for part in parts], out)
-    return Gradients(dx, *(split.total([p[i] for p in parts]) for i in (1, 2)))
-
-
-def _moments(arguments: dict[str, Any], groups: Any) -> GroupMoments:
+def _moments(split: _Groups, arguments: dict[str, Any]) -> GroupMoments:
     after = arguments.pop("after")
-    split = _groups(arguments, groups)
-    parts = list(split.parts(batch_moments, arguments))
+    parts = [batch_moments(**own) for _, own in split.parts(arguments)]
     fields = []
     for field in Moments._fields:
         values = [np.broadcast_to(getattr(p, field), np.shape(p.mean)) for p in parts]

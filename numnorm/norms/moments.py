@@ -200,7 +200,7 @@ def batch_moments(
         the moments have the shape of these axes; on a device there may be only one.
     after : Moments or GroupMoments, optional
         The moments of the previous chunks, to be merged in; on the device of x.
-    where : array_like of bool, optional
+    where : array_like of bool, or of 0 and 1, optional
         Which elements count; it broadcasts against x.
     weights : array_like, optional
         How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on, one for

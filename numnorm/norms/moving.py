@@ -61,7 +61,7 @@ def moving_norm(
         but tiny noise to a deviation of 1. Kaldi's variance is at least 1e-10.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
-    where : array_like of bool, optional
+    where : array_like of bool, or of 0 and 1, optional
         Which steps count; it broadcasts against x. The others get `fill`, whatever they are.
     nan_policy : {"propagate", "omit", "raise"}
         What to do with NaN: make the windows that hold it NaN, leave it out as `where` does, or

@@ -52,7 +52,7 @@ def weight_norm(
         axis that remains: here ``axis=tuple(range(1, v.ndim))``.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `v` itself.
-    where : array_like of bool, optional
+    where : array_like of bool, or of 0 and 1, optional
         Which elements count; it broadcasts against v. The others get `fill`, whatever they are.
     weights : array_like, optional
         How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on, of the

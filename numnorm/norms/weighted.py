@@ -40,11 +40,7 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
     updates = arguments.get("running_mean") is not None and arguments["training"] is not False
     if updates and function.__name__.startswith("instance"):
         raise NotImplementedError(f"{next(iter(others))} is not there with running statistics yet")
-    if (groups := others.pop("groups", None)) is not None:
-        from numnorm.norms.labels import by_group  # which imports the functions of batch norm
-
-        return cast(_Result, by_group(function, arguments | others, groups))
-    if others.get("statistics") is not None:
+    if others.get("statistics") is not None and others.get("groups") is None:
         raise ValueError("groups must be given with statistics, got None")
     policy = check_choice("nan_policy", others.get("nan_policy", "propagate"), _POLICIES)
     name = "x" if "x" in parameters else "v"
@@ -55,9 +51,16 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
     if policy == "raise":
         _check_no_nan(name, x, keep)
     weights = _weights(others.get("weights"), x, name, arguments, function)
+    left = functools.partial(_left, keep, x, omit=policy == "omit")
     if weights is not None:
-        left = functools.partial(_left, keep, x, omit=policy == "omit")
-        weights = _in_range(_checked_weights(weights, left), left, x.shape, arguments, function)
+        weights = _checked_weights(weights, left)
+    if others.get("groups") is not None:
+        from numnorm.norms.labels import by_group  # which imports the functions of batch norm
+
+        by_sample = {"where": keep, "weights": weights}
+        return cast(_Result, by_group(function, arguments | others | by_sample))
+    if weights is not None:
+        weights = _in_range(weights, left, x.shape, arguments, function)
     weighting = Weighting(keep, weights, policy == "omit", *_fills(others.get("fill")))
     if keep is not None or weights is not None or weighting.omit:
         arguments[name] = WeightedInput(arguments[name], weighting)
@@ -82,9 +85,23 @@ def _where(value: Any, shape: Shape, name: str) -> Any:
     keep = as_plain_array("where", value)
     if keep.dtype is _BOOL and keep.shape == shape:
         return keep
+    if keep.dtype.kind in "iu":
+        keep = _of_zeros_and_ones(keep)
     if keep.dtype != np.bool_:
-        raise TypeError(f"where must have dtype bool, got {keep.dtype}")
+        got = f"got {keep.dtype}: use mask != 0"
+        raise TypeError(f"where must have dtype bool, or hold integers 0 and 1, {got}")
     _check_broadcast("where", keep.shape, shape, name)
+    return keep
+
+
+def _of_zeros_and_ones(mask: Any) -> Any:
+    """Return a mask of integers, such as an attention mask, as one of bool."""
+    keep = mask == 1
+    if np.count_nonzero(mask) != np.count_nonzero(keep):
+        other = mask[(mask != 0) & ~keep].flat[0]
+        raise ValueError(
+            f"where must hold only 0 and 1 where it holds integers, got {other}: use mask != 0"
+        )
     return keep
 
 

@@ -109,7 +109,8 @@ class GRUParameters(NamedTuple):
     bias : array (3H,), optional
         b. Default: 0.
     bias_h : array (H,), optional
-        b_h, inside the product with r if `reset_after` is true. Default: 0.
+        b_h, inside the product with r if `reset_after` is true. Default: 0. One of size 0 belongs
+        to parameters for ``reset_after=False``.
     gamma_x, beta_x : array (3H,), optional
         Gains and biases of the norms of W_x x and W x.
     gamma_h, beta_h : array (3H,), optional
@@ -246,10 +247,22 @@ def without_norm(kind: Kind, dtype: Any) -> dict[str, Any]:
     return {name: np.empty(0, dtype) for name in _gains(kind)}
 
 
-def is_without_norm(value: Any) -> bool:
-    """Return whether a parameter is a gain of `without_norm`, or such a gain as a list."""
+def is_mark(value: Any) -> bool:
+    """Return whether a parameter has size 0: a gain of `without_norm`, or a `bias_h` with no r.
+
+    It may be a list, as from a file.
+    """
     empty = isinstance(value, list | tuple) and not value
     return empty or tuple(getattr(value, "shape", (1,))) == (0,)
+
+
+def check_resets_after(bias_h: Any, reset_after: bool) -> None:
+    """Raise if a GRU scales the product by r, and its parameters are of one that scales h."""
+    if reset_after and is_mark(bias_h):
+        raise ValueError(
+            "reset_after must be False for parameters that were made so (bias_h has size 0): write "
+            "reset_after=False, or parameters._replace(bias_h=None) for a bias of 0"
+        )
 
 
 def _gains(kind: Kind) -> list[str]:
@@ -309,13 +322,16 @@ def checked(
     }
     for name, size in kind.sizes.items():
         value = getattr(given, name)
-        if name in _gains(kind) and is_without_norm(value):
+        if name in _gains(kind) and is_mark(value):
             if spec.normalizes:
                 changes = ", ".join(f"{gain}=None" for gain in _gains(kind))
                 raise ValueError(
                     f"norm must be None for parameters that were made without a norm ({name} has "
                     f"size 0): write norm=None, or parameters._replace({changes}) for gains of 1"
                 )
+            values[name] = None
+        elif name == "bias_h" and is_mark(value):
+            check_resets_after(value, spec.resets_after)
             values[name] = None
         elif value is None:
             values[name] = None

@@ -21,7 +21,7 @@ from numnorm.backends.contract.norms import Scaling, scaling_by
 from numnorm.backends.contract.recurrent import LSTMSpec, SequenceLayout, Step
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm, running_statistics
 from numnorm.rnn.dropout import Kept, check_dropout, drawn
-from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, checked, is_without_norm, kind_of, named
+from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, checked, is_mark, kind_of, named
 from numnorm.rnn.pickling import reduced
 from numnorm.rnn.sequences import sequence_layout
 from numnorm.rnn.specs import Spec, projected, with_masks
@@ -248,7 +248,7 @@ def pack(kind: Kind, spec: Spec, parameters: Any, dtype: Any) -> Packed:
     copied = kind.parameters(
         *(
             value
-            if value is None or is_without_norm(value)
+            if value is None or is_mark(value)
             else backend.copied_parameter(name, value, like)
             for name, value in given._asdict().items()
         )
@@ -393,7 +393,7 @@ def _parameter_gradients(saved: _Saved, gradients: dict[str, Any]) -> Any:
             name: None
             if value is None
             else value
-            if is_without_norm(value)
+            if is_mark(value)
             else saved.backend.parameter_gradient(name, gradients[name], value, saved.x)
             for name, value in saved.given._asdict().items()
         }

@@ -54,6 +54,11 @@ class Spec(NamedTuple):
         norm = self.cell.cell if isinstance(self.cell, LSTMSpec) else self.cell.norm
         return norm is not None
 
+    @property
+    def resets_after(self) -> bool:
+        """Whether the cell is a GRU whose reset gate scales the product, not the state."""
+        return isinstance(self.cell, GRUSpec) and self.cell.reset_after
+
 
 def lstm_spec(norm: Any, variant: Any) -> Spec:
     """Return the spec of an LSTM."""

@@ -48,7 +48,7 @@ def layer_norm(
         The dimensions that share their statistics.
     eps : float, default 1e-5
         As for `numnorm.layer_norm`.
-    where : DataArray or array_like of bool, optional
+    where : DataArray or array_like of bool, or of 0 and 1, optional
         Which elements count; the others get `fill`. A DataArray has dimensions of x, in any order,
         and the same labels; an array has the shape of x.
     weights : DataArray or array_like, optional

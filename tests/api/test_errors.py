@@ -111,6 +111,10 @@ def no_like(name, kind):
     return f"{name} must be an array or turn into one, got an object of type {kind}"
 
 
+def iterable(name, kind):
+    return f"{no_like(name, kind)}: pass its numbers as an array or a list"
+
+
 def real(name, dtype):
     return f"{name} must hold real numbers, got dtype {dtype}"
 
@@ -137,8 +141,8 @@ COMPLEX = X.astype(np.complex64)
 INPUTS = [
     (TypeError, None, NO_LIKE + "None"),
     (TypeError, "abc", NO_LIKE + "an object of type str"),
-    (TypeError, {"a": 1}, NO_LIKE + "an object of type dict"),
-    (TypeError, {1.0, 2.0}, NO_LIKE + "an object of type set"),
+    (TypeError, {"a": 1}, iterable("{}", "dict")),
+    (TypeError, {1.0, 2.0}, iterable("{}", "set")),
     (TypeError, 1j, no_dtype("{}", "complex128")),
     (TypeError, RAGGED, DIFFER),
     (TypeError, masked(X), NO_MASK),
@@ -330,7 +334,7 @@ def parameter_cases():
             masked(ROW),
             NO_MASK.format("gamma"),
         ),
-        ({}, no_like("gamma", "dict")),
+        ({}, iterable("gamma", "dict")),
     ]:
         yield case("layer_norm", TypeError, message, gamma=value)
         yield case("batch_norm", TypeError, message, gamma=value)
@@ -353,7 +357,7 @@ def gradient_cases():
     no_mask = NO_MASK.format("dy")
     yield case("layer_norm_backward", TypeError, no_mask, dy=masked(X))
     yield case("layer_norm_backward", TypeError, DIFFER.format("dy"), dy=RAGGED)
-    yield case("layer_norm_backward", TypeError, no_like("dy", "dict"), dy={})
+    yield case("layer_norm_backward", TypeError, iterable("dy", "dict"), dy={})
 
 
 def statistic_cases():

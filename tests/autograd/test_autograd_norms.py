@@ -367,3 +367,10 @@ def test_without_the_library():
     )
     expected = 'numnorm.autograd needs autograd: pip install "numnorm[autograd]"'
     assert in_new_process("-c", script).strip() == expected
+
+
+def test_a_box_names_the_functions_that_take_it():
+    """Without them autograd cannot follow what happens to x."""
+    for function in (numnorm.layer_norm, lambda x: numnorm.layer_norm(X, x[0])):
+        with pytest.raises(TypeError, match=r"ArrayBox: use numnorm\.autograd inside"):
+            autograd.grad(lambda x, function=function: np.sum(function(x)))(X)

@@ -103,12 +103,26 @@ def test_what_is_lazy_makes_the_call_lazy(mask):
         np.testing.assert_array_equal(result, numnorm.layer_norm(X, where=X > 3))
 
 
+def test_a_mask_of_0_and_1():
+    """What a lazy mask holds is known when it is computed."""
+    mask = (X > 3).astype(np.int64)
+    for norm in (numnorm.layer_norm, lambda x, **kw: numnorm.moving_norm(x, 2, **kw)):
+        expected = norm(X, where=X > 3)
+        for taken in (mask, da.from_array(mask, chunks=3)):
+            np.testing.assert_array_equal(norm(LAZY, where=taken), expected)
+        other = norm(LAZY, where=da.from_array(2 * mask, chunks=3))
+        with pytest.raises(ValueError, match="where must hold only 0 and 1"):
+            other.compute()
+
+
 def test_errors():
     text = r"^where must broadcast against x of shape \(6, 4\), got \(3,\)$"
     for call in (numnorm.layer_norm, lambda x, **kw: numnorm.moving_norm(x, 2, **kw)):
         with pytest.raises(ValueError, match=text):
             call(LAZY, where=np.ones(3, bool))
-        with pytest.raises(TypeError, match=r"^where must have dtype bool, got float64$"):
+        with pytest.raises(
+            TypeError, match=r"^where must have dtype bool, or hold .* got float64: use mask"
+        ):
             call(LAZY, where=np.ones(4))
         with pytest.raises(ValueError, match=r"^nan_policy must be"):
             call(LAZY, nan_policy="drop")

@@ -4,8 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import reference
+from peak_memory import peak_of
 
 import numnorm
+from numnorm.backends.cpu import tuning
 
 RNG = np.random.default_rng(14)
 # The name of a norm, its options, and the shapes of x, gamma and beta (None: not given).
@@ -96,6 +98,40 @@ def test_forward_and_backward(norm, options, shape, of_gamma, of_beta, dtype):
         # 16 roundings of the terms, whose sum may be small: relative to the sum of their sizes.
         size = abs(exact_dy * xhat).sum(axes, keepdims=True).max() + abs(of_all).max()
         assert abs(reference.exact(gradient) - of_all).max() <= bound(dtype, 16, size)
+
+
+@pytest.mark.parametrize("norm, options, shape, of_gamma, of_beta", CASES)
+def test_gradients_in_blocks(norm, options, shape, of_gamma, of_beta, monkeypatch):
+    """Blocks of any size give the same gradients, up to the order of sums."""
+    x, dy, gamma = RNG.normal(1.0, 2.0, shape), RNG.normal(size=shape), draw(of_gamma, np.float64)
+    given = [gamma] if norm in ("rms_norm", "weight_norm") else [gamma, draw(of_beta, np.float64)]
+    saved = getattr(numnorm, f"{norm}_forward")(x, *given, **options)[1:]
+    masked = {"where": RNG.random(shape) < 0.8}
+    for others in ({}, masked):
+        found = []
+        for size in (1, 7, 1 << 16):
+            monkeypatch.setattr(tuning, "BROADCAST_BLOCK_ELEMENTS", size)
+            backward = getattr(numnorm, f"{norm}_backward")
+            found.append(backward(dy, x, *saved, gamma, **options, **others))
+        for gradients in found[:2]:
+            np.testing.assert_array_equal(gradients[0], found[2][0])
+            for one, other in zip(gradients[1:], found[2][1:], strict=True):
+                if other is not None:
+                    # A few roundings of each of up to 60 terms of about 10.
+                    np.testing.assert_allclose(one, other, rtol=0, atol=60 * 10 * 4 * 2.0**-52)
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "batch_norm"])
+@pytest.mark.parametrize("others", [{}, {"where": np.arange(64) != 3}])
+def test_memory_of_gradients(norm, others):
+    """The gradients of a gain are sums in float64 of some elements at a time."""
+    x, dy = RNG.normal(size=(2, 16384, 64)).astype(np.float32)
+    gamma = draw((16384, 1), np.float32)
+    saved = getattr(numnorm, f"{norm}_forward")(x, gamma)[1:]
+    backward = getattr(numnorm, f"{norm}_backward")
+    backward(dy, x, *saved, gamma, **others)  # compiled before it is measured
+    peak, _ = peak_of(lambda: backward(dy, x, *saved, gamma, **others))
+    assert peak < 3.5 * x.nbytes  # dx, what the kernel gets, and a mask of each element
 
 
 def test_usual_shape_comes_first():

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pandas
 import pytest
+from peak_memory import peak_of
 
 import numnorm
 
@@ -187,3 +188,77 @@ def test_wrong_stored_statistics():
     for message, changed in wrong.items():
         with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}"):
             numnorm.batch_norm(X, **{"groups": NAMES, "statistics": SPEAKERS} | changed)
+
+
+# Results in `out`
+
+
+LARGE = np.random.default_rng(3).normal(size=(8000, 40)).astype(np.float32)
+MANY = np.random.default_rng(4).integers(0, 8, len(LARGE))
+
+
+def test_memory_is_that_of_a_label():
+    """Beside the result there are the samples of one of 8 labels, and what their norm needs."""
+    x, dy = LARGE.copy(), LARGE[::-1].copy()
+    y, mean, rstd = numnorm.batch_norm_forward(x, groups=MANY)
+    dx = numnorm.batch_norm_backward(dy, x, mean, rstd, groups=MANY).dx
+    numnorm.batch_moments(x, groups=MANY)  # compiled before it is measured
+    size = x.nbytes
+    peak, found = peak_of(lambda: numnorm.batch_norm(x.copy(), groups=MANY))
+    assert peak < 2.5 * size  # the copy and the result
+    np.testing.assert_array_equal(found, y)
+    peak, found = peak_of(
+        lambda: numnorm.batch_norm_backward(dy, x, mean, rstd, groups=MANY, out=dy)
+    )
+    assert peak < 0.6 * size  # of dy and of x
+    assert found.dx is dy
+    np.testing.assert_array_equal(dy, dx)
+    peak, _ = peak_of(lambda: numnorm.batch_moments(x, groups=MANY))
+    assert peak < 0.4 * size
+    peak, found = peak_of(lambda: numnorm.batch_norm(x, groups=MANY, out=x))
+    assert peak < 0.4 * size
+    assert found is x
+    np.testing.assert_array_equal(x, y)
+
+
+def test_out_may_share_memory_with_any_argument():
+    memory = np.random.default_rng(5).normal(size=(9, 4))
+    labels, expected = [0, 1] * 4, {}
+    for shift in (0, 1):
+        expected[shift] = numnorm.batch_norm(memory[shift : 8 + shift].copy(), groups=labels)
+    for x, out in ((0, 1), (1, 0)):
+        own = memory.copy()
+        numnorm.batch_norm(own[x : 8 + x], groups=labels, out=own[out : 8 + out])
+        np.testing.assert_array_equal(own[out : 8 + out], expected[x])
+    own, gamma = memory[:8].copy(), memory[0].copy()
+    numnorm.batch_norm(memory[:8], own[0], groups=labels, out=own)
+    np.testing.assert_array_equal(own, numnorm.batch_norm(memory[:8], gamma, groups=labels))
+    columns = np.asfortranarray(memory[:8])
+    numnorm.batch_norm(columns, groups=labels, out=columns)
+    np.testing.assert_array_equal(columns, expected[0])
+
+
+WRONG_OUT = {
+    "dtype": (np.empty((4, 1), np.float32), TypeError, "out must have dtype float64"),
+    "shape": (np.empty((5, 1)), ValueError, r"out must have shape \(4, 1\), the shape of x"),
+    "axes": (np.empty((1, 4, 1)), ValueError, r"out must have shape \(4, 1\), the shape of x"),
+    "list": ([[0.0]] * 4, TypeError, "out must be a numpy.ndarray, got an object of type list"),
+}
+
+
+@pytest.mark.parametrize("out, error, message", WRONG_OUT.values(), ids=WRONG_OUT)
+def test_out_is_checked_as_without_labels(out, error, message):
+    for options in ({}, {"groups": NAMES}):
+        with pytest.raises(error, match=message):
+            numnorm.batch_norm(X, out=out, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"nan_policy": "raise"}, {"weights": np.array([1.0, 1.0, 1.0, -1.0])}]
+)
+def test_an_error_in_the_last_label_leaves_out_as_it_is(options):
+    x = np.array([[1.0], [5.0], [3.0], [np.nan]])
+    out = np.full_like(x, 7.0)
+    with pytest.raises(ValueError, match="must"):
+        numnorm.batch_norm(x, groups=["a", "a", "b", "b"], out=out, **options)
+    assert (out == 7.0).all()

@@ -353,7 +353,9 @@ def test_moments_of_groups_stream(rng):
 
 X = np.ones((3, 4))
 ERRORS = [
-    ({"where": np.ones(4, int)}, TypeError, "where must have dtype bool, got int64"),
+    ({"where": np.ones(4)}, TypeError, "where must have dtype bool, .* got float64: use mask != 0"),
+    ({"where": [0, 1, 2, 1]}, ValueError, "where must hold only 0 and 1 .* got 2: use mask != 0"),
+    ({"where": [0, -1, 1, 1]}, ValueError, "where must hold only 0 and 1 .* got -1"),
     ({"where": np.ones(3, bool)}, ValueError, r"where must broadcast against x of shape \(3, 4\)"),
     ({"weights": np.ones(5)}, ValueError, r"weights must broadcast against x of shape \(3, 4\)"),
     ({"weights": -np.ones(4)}, ValueError, "weights must be finite and at least 0"),
@@ -387,6 +389,23 @@ def test_errors_of_groups():
         numnorm.instance_norm(
             X[..., None], where=True, running_mean=np.ones(4), running_var=np.ones(4)
         )
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.int8, np.uint64])
+def test_a_mask_of_0_and_1(dtype):
+    """As attention masks are."""
+    x, keep = np.random.default_rng(1).normal(size=(2, 3, 5))[0], np.array([1, 0, 1, 1, 0], dtype)
+    for call in (
+        numnorm.layer_norm,
+        numnorm.batch_norm,
+        numnorm.standard_normal_variate,
+        lambda x, **options: numnorm.moving_norm(x, 2, **options),
+        lambda x, **options: numnorm.batch_moments(x, **options).mean,
+        lambda x, **options: numnorm.batch_norm(x, groups=[0, 1, 0], **options),
+    ):
+        expected = call(x, where=keep == 1)
+        for mask in (keep, keep.tolist(), np.broadcast_to(keep, x.shape)):
+            np.testing.assert_array_equal(call(x, where=mask), expected)
 
 
 def test_keywords_that_change_nothing_change_no_byte():

@@ -14,8 +14,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from moving_reference import clear_of_least_deviation
 from norm_strategies import arrays
+from peak_memory import peak_of
 
 import numnorm
+from numnorm.backends.cpu import tuning
 
 CASES = settings(max_examples=2000, deadline=None, print_blob=True)
 SOME = settings(max_examples=100, deadline=None, print_blob=True)
@@ -256,6 +258,41 @@ def test_threads_change_no_byte(name, number, shape):
         results.append((*found, dx))
     for one, two in zip(*results, strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("name, number", [("moving_norm", 6), ("exponential_norm", 0.1)])
+@pytest.mark.parametrize(
+    "shape, axis", [((90,), 0), ((90, 30), 0), ((7, 90), -1), ((3, 90, 30), 1)]
+)
+def test_gradients_in_blocks_of_sequences(name, number, shape, axis, monkeypatch):
+    x, dy = RNG.normal(size=(2, *shape))
+    options = {"axis": axis, "where": RNG.random(shape) < 0.8, "nan_policy": "omit"}
+    x[RNG.random(shape) < 0.1] = np.nan
+    saved = getattr(numnorm, f"{name}_forward")(x, number, **options)[1:]
+    found = []
+    for size in (1, 1000, 1 << 18):
+        monkeypatch.setattr(tuning, "MOVING_BLOCK_ELEMENTS", size)
+        monkeypatch.setattr(tuning, "MOVING_BLOCKS_MOST", 1000)
+        in_place, reversed_steps = dy.copy(), np.empty_like(dy)[::-1]
+        for upstream, out in ((dy, None), (in_place, in_place), (dy, reversed_steps)):
+            backward = getattr(numnorm, f"{name}_backward")
+            found.append(backward(upstream, x, *saved, number, out=out, **options))
+    for dx in found[1:]:
+        np.testing.assert_array_equal(dx, found[0])
+
+
+@pytest.mark.parametrize("name, number", [("moving_norm", 6), ("exponential_norm", 0.1)])
+@pytest.mark.parametrize("shape, axis", [((20000, 64), 0), ((64, 20000), 1)])
+def test_memory_of_gradients(name, number, shape, axis, monkeypatch):
+    """Beside dx there are the arrays of float64 for an eighth of the sequences, 8 of 64."""
+    monkeypatch.setattr(tuning, "MOVING_BLOCK_ELEMENTS", 1 << 14)
+    x, dy = RNG.normal(size=(2, *shape)).astype(np.float32)
+    options = {"axis": axis, "where": np.arange(shape[1]) != 3}
+    saved = getattr(numnorm, f"{name}_forward")(x, number, **options)[1:]
+    backward = getattr(numnorm, f"{name}_backward")
+    backward(dy, x, *saved, number, **options)  # compiled before it is measured
+    peak, _ = peak_of(lambda: backward(dy, x, *saved, number, **options))
+    assert peak < 5 * x.nbytes
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])

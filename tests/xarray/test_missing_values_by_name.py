@@ -128,6 +128,13 @@ def test_an_array_has_the_shape_of_x():
             norm(X, nan_policy="drop")
 
 
+def test_a_mask_of_0_and_1():
+    mask = MASKS["of all"]
+    for norm in (NORMS["layer_norm"], MOVING["moving_norm"], NORMS["batch_norm"]):
+        expected = norm(X, where=mask)
+        xr.testing.assert_identical(norm(X, where=mask.astype(int)), expected)
+
+
 def test_moving_norms_take_any_chunks_and_one_dimension():
     lazy = X.chunk({"time": 2, "sample": 1})
     for name, norm in MOVING.items():

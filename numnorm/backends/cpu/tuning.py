@@ -28,6 +28,7 @@ LARGE_L1D_LEAST_KIB = 48  # Smaller first-level caches have no room for prefetch
 
 # Sums over rows.
 ROWS_BETWEEN_FLUSHES = 32  # Longer float32 sums lose their last bits.
+BROADCAST_BLOCK_ELEMENTS = 1 << 16  # More at once, in float64, take memory and leave the cache.
 
 # Rows.
 SUM_BLOCK_ELEMENTS = 2048  # Longer float32 sums continue in float64, to stay exact enough.
@@ -46,6 +47,10 @@ COLUMN_TILE_ELEMENTS = 512  # A multiple of every number of lanes.
 COLUMN_TILE_PEEL_LEAST_ROW_BYTES = 1 << 11  # Tiles of narrower rows do not peel to a line.
 GRADIENT_TILE_MOST_BYTES = 1 << 12  # A row, its coefficients and sums fit a large L1 cache.
 GRADIENT_ROW_ALONE_LEAST_BYTES = 1 << 11  # Narrower rows are added to their sums in groups.
+
+# Moving norms with missing steps: gradients of some sequences at a time, to save memory.
+MOVING_BLOCK_ELEMENTS = 1 << 18  # Smaller blocks are not worth the calls.
+MOVING_BLOCKS_MOST = 16  # More blocks have too few sequences for all threads.
 
 # Matrix products.
 MATMUL_MULTIPLICATIONS_PER_WORD = 8  # They take as long as to read or write one element.

@@ -6,7 +6,7 @@ import numpy as np
 
 from numnorm.arguments import check_shape, result_dtype
 from numnorm.array_likes import as_plain_array
-from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, kind_of, named, without_norm
+from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, is_mark, kind_of, named, without_norm
 
 Array = np.ndarray[Any, Any]
 
@@ -150,7 +150,7 @@ def _to_library(kind: Kind, library: Any, parameters: Any) -> tuple[Array, Array
 
 def _bias(kind: Kind, name: str, given: Any, weight_h: Array) -> Array:
     size, value = kind.sizes[name] * weight_h.shape[0] // kind.gates, getattr(given, name)
-    if value is None:
+    if value is None or (name == "bias_h" and is_mark(value)):
         return np.zeros(size, weight_h.dtype)
     return _vector(name, value, size, "that of the units")
 

@@ -12,7 +12,16 @@ import numpy as np
 from numnorm.arguments import brief, check_flag
 from numnorm.array_likes import as_plain_array
 from numnorm.rnn.conversions.gate_order import KERAS, from_kernels, to_kernels
-from numnorm.rnn.parameters import GRU, LSTM, RNN, GRUParameters, LSTMParameters, RNNParameters
+from numnorm.rnn.parameters import (
+    GRU,
+    LSTM,
+    RNN,
+    GRUParameters,
+    LSTMParameters,
+    RNNParameters,
+    check_resets_after,
+    named,
+)
 from numnorm.rnn.stacked_plan import naming
 
 Array = np.ndarray[Any, Any]
@@ -89,8 +98,9 @@ def gru_from_keras(kernel: Any, recurrent_kernel: Any, bias: Any = None) -> GRUP
     """Return the parameters of a layer ``keras.layers.GRU``, to be used with ``norm=None``.
 
     Run `gru` with the `reset_after` of the layer: True is the default of both. A bias of shape
-    (2, 3H) belongs to True, one of shape (3H,) to False. The activations must be the defaults,
-    tanh and sigmoid. Keras's inputs have the batch first: run `gru` with ``batch_first=True``.
+    (2, 3H) belongs to True, one of shape (3H,) to False: `gru` then refuses the parameters with
+    True. The activations must be the defaults, tanh and sigmoid. Keras's inputs have the batch
+    first: run `gru` with ``batch_first=True``.
 
     Parameters
     ----------
@@ -105,7 +115,8 @@ def gru_from_keras(kernel: Any, recurrent_kernel: Any, bias: Any = None) -> GRUP
     -------
     GRUParameters
         New arrays, with gains of size 0, which no norm takes. z is negated, and the last third of
-        ``bias[1]``, inside the product with r, becomes `bias_h`.
+        ``bias[1]``, inside the product with r, becomes `bias_h`; from a bias of shape (3H,) that
+        has size 0.
 
     Raises
     ------
@@ -131,7 +142,10 @@ def gru_from_keras(kernel: Any, recurrent_kernel: Any, bias: Any = None) -> GRUP
                 )
             first, second = ("bias[0]", both[0]), ("bias[1]", both[1])
     parameters: GRUParameters = from_kernels(GRU, KERAS, kernel, recurrent_kernel, first, second)
-    return parameters
+    if first[1] is None or second[1] is not None:
+        return parameters
+    # A mark that stays with the parameters, as those of `without_norm` do.
+    return parameters._replace(bias_h=np.empty(0, parameters.bias.dtype))
 
 
 def gru_to_keras(
@@ -168,6 +182,7 @@ def gru_to_keras(
     array([-1.,  2.,  7.])
     """
     after = check_flag("reset_after", reset_after)
+    check_resets_after(named(GRU, parameters).bias_h, after)
     kernel, recurrent_kernel, first, second = to_kernels(GRU, KERAS, parameters, "Keras")
     return kernel, recurrent_kernel, np.stack([first, second]) if after else first + second
 

@@ -28,6 +28,8 @@ from numnorm.rnn.parameters import (
     LSTMParameters,
     ProjectedLSTMParameters,
     RNNParameters,
+    check_resets_after,
+    named,
 )
 
 Array = np.ndarray[Any, Any]
@@ -174,6 +176,7 @@ def gru_to_torch(parameters: GRUParameters) -> tuple[Array, ...]:
     >>> weight_ih.ravel(), bias_ih, bias_hh[2]
     (array([ 1., -1.,  1.]), array([ 2., -1.,  3.]), np.float64(4.0))
     """
+    check_resets_after(named(GRU, parameters).bias_h, reset_after=True)
     return to_torch(GRU, parameters)
 
 

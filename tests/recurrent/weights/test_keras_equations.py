@@ -229,3 +229,29 @@ def test_errors(message):
         MESSAGES[message]()
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_a_gru_with_one_bias_is_not_run_with_reset_after():
+    """Nothing else in the weights says that ``reset_after`` was False."""
+    weights = drawn("gru", reset_after=False)
+    layer = rnn.gru_from_keras(*weights)
+    expected = keras_gru(weights, X, reset_after=False)[0]
+    copy = layer._replace(weight_x=layer.weight_x + 0)
+    for parameters in (layer, copy):
+        y = rnn.gru(X, parameters, norm=None, reset_after=False).y
+        np.testing.assert_allclose(y, expected, **CLOSE)
+    for call in (
+        lambda: rnn.gru(X, layer, norm=None),
+        lambda: rnn.gru_cell(X[0], layer, norm=None),
+        lambda: rnn.gru_pack(layer, norm=None),
+        lambda: rnn.stacked(X, [layer], norm=None),
+        lambda: rnn.gru_to_torch(layer),
+        lambda: rnn.gru_to_keras(layer),
+    ):
+        with pytest.raises(ValueError, match=r"reset_after must be False .*bias_h has size 0"):
+            call()
+    # Training goes on: the gradient has the same size.
+    y, _, saved = rnn.gru_forward(X, layer, norm=None, reset_after=False)
+    gradients = rnn.gru_backward(np.ones_like(y), saved).parameters
+    assert gradients.bias_h.shape == (0,)
+    assert gradients.bias.shape == (3 * HIDDEN,)

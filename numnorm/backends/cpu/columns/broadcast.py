@@ -1,15 +1,12 @@
 """Batch norm with parameters that broadcast against x: the kernels compute the rest."""
 
-import functools
 from typing import Any
 
-import numpy as np
-
+from numnorm.array_likes import check_out
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
     as_float_array,
-    check_out,
     gradient_dtype,
     rounded,
 )
@@ -17,9 +14,11 @@ from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.broadcast_parameters import (
     Parameter,
     View,
+    axes_of_channels,
     check_any,
     parameter_gradients,
     scale_and_shift,
+    scaled,
 )
 from numnorm.layouts import ColumnLayout
 
@@ -62,8 +61,13 @@ def backward(
     layout: ColumnLayout,
     detached: Detached,
     out: Any,
+    *,
+    keep: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Return what `column_backward` returns; raise its error if gamma does not broadcast."""
+    """Return what `column_backward` returns; raise its error if gamma does not broadcast.
+
+    `keep` is a mask of the shape of x, False where an element is left out.
+    """
     parameters = _parameters(gamma, None, layout)
     check_any(parameters, x.shape, error)
     dtype = gradient_dtype("gamma", gamma, x.dtype)
@@ -74,13 +78,11 @@ def backward(
     weight = view.parameter(parameters[0], compute_dtype)
     assert weight is not None
     dy = as_float_array("dy", dy)
-    with np.errstate(all="ignore"):
-        grad = (dy * weight).astype(compute_dtype, copy=False)
+    axes = axes_of_channels(x.shape, layout.outer, layout.channels)
+    gradients = parameter_gradients(dy, x, keep, (mean, rstd), weight, dtype, axes)
+    grad = scaled(dy, weight, compute_dtype)
     wide = x.astype(compute_dtype, copy=False)
-    dx = column_backward(grad, wide, mean, rstd, None, layout, detached, None)[0]
-    statistics = view.spread(mean[:, None]), view.spread(rstd[:, None])
-    average = functools.partial(view.averages, of_channels=True)
-    gradients = parameter_gradients(dy, x, *statistics, weight, dtype, average)
+    dx = column_backward(grad, wide, mean, rstd, None, layout, detached, grad)[0]
     return rounded(dx, x.dtype, out), *gradients
 
 

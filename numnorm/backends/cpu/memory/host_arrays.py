@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import Shape, check_float, check_shape, result_dtype
-from numnorm.array_likes import as_plain_array, check_on_host, check_writable, is_masked
+from numnorm.array_likes import as_plain_array, check_out
 from numnorm.backends.cpu.memory.placement import address_of, empty_like, writable_alias
 from numnorm.backends.cpu.simd.element_type import ElementType
 
@@ -172,21 +172,6 @@ def result(target: Array, x: Array, out: Any, order: Order) -> Array:
         return y
     out[...] = y
     return out
-
-
-def check_out(out: Any, x: Array, name: str) -> None:
-    """Raise unless an array can take a result of the shape and dtype of x."""
-    kind = type(out)
-    if not issubclass(kind, np.ndarray):
-        check_on_host("out", out)
-        raise TypeError(f"out must be a numpy.ndarray, got an object of type {kind.__name__}")
-    if kind is not np.ndarray and is_masked(kind):
-        raise TypeError("out must not be a masked array, whose mask nobody would set")
-    if out.shape != x.shape:
-        check_shape("out", out.shape, x.shape, f"the shape of {name}")
-    if out.dtype != x.dtype:
-        raise TypeError(f"out must have dtype {x.dtype}, that of the result, got {out.dtype}")
-    check_writable("out", out)
 
 
 def _clashes(memory: Array, inputs: tuple[Any, ...]) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from numba.core import config
 
 from numnorm.arguments import check_shape
+from numnorm.array_likes import check_out
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import is_small, run
@@ -17,7 +18,6 @@ from numnorm.backends.cpu.memory.host_arrays import (
     as_float_array,
     as_kernel_array,
     as_statistic,
-    check_out,
     rounded,
 )
 from numnorm.backends.cpu.memory.placement import empty_like

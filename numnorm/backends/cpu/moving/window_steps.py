@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_integer
-from numnorm.array_likes import as_plain_array
+from numnorm.array_likes import as_plain_array, check_out
 from numnorm.backends.contract.moving import MovingState, Windows
 from numnorm.backends.contract.weighting import Weighting
-from numnorm.backends.cpu.memory.host_arrays import Array, check_out
+from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.memory.left_out import selected_by
 from numnorm.backends.cpu.moving.arrays import plan_of, statistics_for
 from numnorm.backends.cpu.moving.missing.kept import as_mask

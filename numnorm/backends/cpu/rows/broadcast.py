@@ -1,17 +1,16 @@
 """Norms of rows whose parameters broadcast against x: the kernels compute the rest."""
 
-import functools
 from typing import Any
 
 import numpy as np
 
 from numnorm.arguments import check_shape
+from numnorm.array_likes import check_out
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
     as_float_array,
     as_statistic,
-    check_out,
     gradient_dtype,
     rounded,
 )
@@ -19,9 +18,11 @@ from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.broadcast_parameters import (
     Parameter,
     View,
+    axes_of_rows,
     check_any,
     parameter_gradients,
     scale_and_shift,
+    scaled,
 )
 from numnorm.layouts import RowLayout
 
@@ -70,8 +71,13 @@ def backward(
     scaling: Scaling,
     detached: Detached,
     out: Any,
+    *,
+    keep: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Return what `row_backward` returns; raise its error if gamma does not broadcast."""
+    """Return what `row_backward` returns; raise its error if gamma does not broadcast.
+
+    `keep` is a mask of the shape of x, False where an element is left out.
+    """
     parameters = _parameters(norm, gamma, None, layout)
     check_any(parameters, x.shape, error)
     dtype = gradient_dtype(norm.names.gamma, gamma, x.dtype)
@@ -83,16 +89,16 @@ def backward(
     rows = View(x.shape, layout.order, 1, layout.width)
     weight = rows.parameter(parameters[0], compute_dtype)
     assert weight is not None
-    with np.errstate(all="ignore"):
-        grad = (dy * weight).astype(compute_dtype, copy=False)
-    wide = x.astype(compute_dtype, copy=False)
-    dx = row_backward(norm, grad, wide, mean, rstd, None, None, layout, scaling, detached, None)[0]
     shape, meaning = layout.statistic_shape, "one for each row"
-    rstd = rows.spread(as_statistic(norm.names.rstd, rstd, shape, meaning)[:, None, None])
-    if mean is not None:
-        mean = rows.spread(as_statistic("mean", mean, shape, meaning)[:, None, None])
-    average = functools.partial(rows.averages, of_channels=False)
-    gradients = parameter_gradients(dy, x, mean, rstd, weight, dtype, average)
+    statistics = (
+        None if mean is None else as_statistic("mean", mean, shape, meaning),
+        as_statistic(norm.names.rstd, rstd, shape, meaning),
+    )
+    axes = axes_of_rows(x.shape, layout.order, layout.rows)
+    gradients = parameter_gradients(dy, x, keep, statistics, weight, dtype, axes)
+    grad = scaled(dy, weight, compute_dtype)
+    wide = x.astype(compute_dtype, copy=False)
+    dx = row_backward(norm, grad, wide, mean, rstd, None, None, layout, scaling, detached, grad)[0]
     return rounded(dx, x.dtype, out), *gradients
 
 

@@ -6,13 +6,14 @@ other axes, or a number meant for another argument) would often broadcast, too.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from numnorm.arguments import Shape, check_float, check_shape
 from numnorm.array_likes import as_plain_array
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
 
@@ -46,15 +47,6 @@ class View(NamedTuple):
         full = np.broadcast_to(values, (count // each, self.channels, self.segment))
         moved = full.reshape([self.shape[axis] for axis in order])
         return moved.transpose(np.argsort(order))
-
-    def averages(self, values: Array, *, of_channels: bool) -> Array:
-        """Return the average of values of x's shape: of each channel, or of each row.
-
-        It broadcasts as `spread` does. A row is the kernel's first axis.
-        """
-        order = self.order or tuple(range(len(self.shape)))
-        seen = values.transpose(order).reshape(-1, self.channels, self.segment)
-        return self.spread(seen.mean((0, 2) if of_channels else (1, 2), keepdims=True))
 
     def parameter(self, parameter: Parameter, dtype: np.dtype[Any]) -> Array | None:
         """Return a copy of a parameter that broadcasts against x; None for None."""
@@ -97,28 +89,144 @@ def scale_and_shift(y: Array, gamma: Array | None, beta: Array | None) -> None:
             np.add(y, beta, out=y)
 
 
+def scaled(dy: Array, gamma: Array, dtype: np.dtype[Any]) -> Array:
+    """Return a new array ``dy * gamma``, rounded to a dtype."""
+    result = np.empty(dy.shape, dtype)
+    with np.errstate(all="ignore"):
+        return np.multiply(dy, gamma, out=result, casting="unsafe")
+
+
+class StatisticAxes(NamedTuple):
+    """Along which axes of x the statistics are the same.
+
+    Attributes
+    ----------
+    order : tuple of int
+        The order in which kernels see the axes of x.
+    sizes : tuple of tuple of int
+        The size of each axis in this order; of an axis that holds groups of channels, two sizes.
+    shared : tuple of bool
+        For each size, whether all elements along it have the same statistics.
+    """
+
+    order: tuple[int, ...]
+    sizes: tuple[Shape, ...]
+    shared: tuple[bool, ...]
+
+    def arranged(self, array: Array) -> Array:
+        """Return a view of an array that broadcasts against x, with an axis for each size."""
+        moved = array.transpose(self.order)
+        sizes: list[int] = []
+        for n, parts in zip(moved.shape, self.sizes, strict=True):
+            sizes += parts if n == math.prod(parts) else (1,) * len(parts)
+        return moved.reshape(sizes)
+
+    def statistic(self, values: Array) -> Array:
+        """Return statistics so that they broadcast against arranged arrays."""
+        sizes = sum(self.sizes, ())
+        return values.reshape([1 if s else n for n, s in zip(sizes, self.shared, strict=True)])
+
+    def in_shape(self, array: Array, shape: Shape) -> Array:
+        """Return an arranged array in the shape that it had."""
+        moved = array.reshape([shape[axis] for axis in self.order])
+        return moved.transpose(np.argsort(self.order))
+
+
+def axes_of_rows(shape: Shape, order: tuple[int, ...] | None, rows: int) -> StatisticAxes:
+    """Return the axes of statistics of rows, in which the first axes in this order are rows."""
+    order, before = order or tuple(range(len(shape))), 1
+    sizes: list[Shape] = []
+    shared: list[bool] = []
+    for n in (shape[axis] for axis in order):
+        each = rows // max(before, 1)
+        split = 1 < each < n  # groups of channels
+        sizes.append((each, n // each) if split else (n,))
+        shared += (False, True) if split else (each < n,)
+        before = min(before * n, rows)
+    return StatisticAxes(order, tuple(sizes), tuple(shared))
+
+
+def axes_of_channels(shape: Shape, outer: int, channels: int) -> StatisticAxes:
+    """Return the axes of statistics of channels, before which there are `outer` elements."""
+    before, own = 1, 0
+    while before != outer or shape[own] != channels:
+        before *= shape[own]
+        own += 1
+    sizes, shared = tuple((n,) for n in shape), tuple(axis != own for axis in range(len(shape)))
+    return StatisticAxes(tuple(range(len(shape))), sizes, shared)
+
+
 def parameter_gradients(
     dy: Array,
     x: Array,
-    mean: Array | None,
-    rstd: Array,
+    keep: Array | None,
+    statistics: tuple[Array | None, Array],
     gamma: Array,
     dtype: np.dtype[Any],
-    average: Callable[[Array], Array],
+    axes: StatisticAxes,
 ) -> tuple[Array, Array]:
     """Return the sums of dy * xhat and of dy over the axes in which gamma has size 1.
 
-    `mean` (None if the norm is not centred) and `rstd` are float64 and broadcast against x;
-    `average` returns the averages over the same elements.
+    What `keep` leaves out, an array of the shape of x, has no part in them. `statistics` are the
+    mean (None if the norm is not centred) and rstd in float64. The sums are taken in blocks that
+    follow from the shape of x.
     """
-    axes = tuple(axis for axis, n in enumerate(gamma.shape) if n == 1)
+    if not x.size:
+        return np.zeros(gamma.shape, dtype), np.zeros(gamma.shape, dtype)
+    arrays = axes.arranged(dy), axes.arranged(x)
+    keep = None if keep is None else axes.arranged(keep)
+    mean, rstd = (None if a is None else axes.statistic(a) for a in statistics)
+    assert rstd is not None
+    shape = axes.arranged(gamma).shape
+    # The sum of -0.0 and a number is that number, whatever its sign.
+    dgamma, dbeta = np.full((2, *shape), -0.0)
     with np.errstate(all="ignore"):
-        dy, x = dy.astype(np.float64), x.astype(np.float64)
-        xhat = x if mean is None else x - mean
-        if mean is not None and xhat.size:
-            # What rounding the saved mean lost. A mean that the caller changed stays as it is.
-            lost = average(xhat)
-            xhat = xhat - np.where(np.abs(lost) <= MOST_LOST * np.abs(mean), lost, 0.0)
-        xhat = xhat * rstd
-        dgamma, dbeta = ((dy * xhat).sum(axes, keepdims=True), dy.sum(axes, keepdims=True))
-        return dgamma.astype(dtype), dbeta.astype(dtype)
+        centre = () if mean is None else (mean, _lost(arrays[1], keep, mean))
+        for block in _blocks(arrays[1].shape):
+            grad, xhat = (array[block].astype(np.float64) for array in arrays)
+            for offset in centre:
+                xhat -= offset[_own(block, offset.shape)]
+            xhat *= rstd[_own(block, rstd.shape)]
+            xhat *= grad
+            if keep is not None:
+                xhat[~keep[block]] = grad[~keep[block]] = 0.0
+            for total, terms in ((dgamma, xhat), (dbeta, grad)):
+                _add_to(total, terms, block)
+        dgamma, dbeta = (axes.in_shape(a, gamma.shape).astype(dtype) for a in (dgamma, dbeta))
+        return dgamma, dbeta
+
+
+def _lost(x: Array, keep: Array | None, mean: Array) -> Array:
+    """Return what rounding the saved mean lost; 0 for a mean that the caller changed."""
+    total, count = np.zeros((2, *mean.shape))
+    for block in _blocks(x.shape):
+        distance = x[block] - mean[_own(block, mean.shape)]
+        kept = np.ones_like(distance) if keep is None else keep[block].astype(np.float64)
+        distance[kept == 0.0] = 0.0
+        _add_to(total, distance, block)
+        _add_to(count, kept, block)
+    lost = total / count
+    return np.where(np.abs(lost) <= MOST_LOST * np.abs(mean), lost, 0.0)
+
+
+def _blocks(shape: Shape) -> Iterator[tuple[slice, ...]]:
+    """Yield parts of an array in the order of its elements."""
+    rest, axis = math.prod(shape), -1
+    while rest > tuning.BROADCAST_BLOCK_ELEMENTS or axis < 0:
+        axis += 1
+        rest //= shape[axis]
+    step = max(1, tuning.BROADCAST_BLOCK_ELEMENTS // rest)
+    for index in np.ndindex(shape[:axis]):
+        for start in range(0, shape[axis], step):
+            yield *(slice(i, i + 1) for i in index), slice(start, start + step)
+
+
+def _own(block: tuple[slice, ...], shape: Shape) -> tuple[slice, ...]:
+    """Return where a block lies in an array that broadcasts, of a given shape."""
+    return tuple(slice(None) if n == 1 else part for part, n in zip(block, shape, strict=False))
+
+
+def _add_to(total: Array, terms: Array, block: tuple[slice, ...]) -> None:
+    """Add the terms of a block over the axes in which the total has size 1."""
+    axes = tuple(axis for axis, n in enumerate(total.shape) if n == 1)
+    total[_own(block, total.shape)] += terms.sum(axes, keepdims=True)

@@ -242,10 +242,7 @@ def _broadcast_backward(
     rstd: Array,
     *others: Any,
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients for a gamma that broadcasts against x: what is left out is 0 in both."""
-    keep = kept_by(weighting, x)
-    dy, x = np.where(keep, dy, dy.dtype.type(0)), np.where(keep, x, x.dtype.type(0))
-    of_all = functools.partial(weighted_column_backward, weighting._replace(keep=keep, omit=False))
-    # A channel of which nothing is left has NaN here.
-    mean, rstd = (np.where(np.isnan(statistic), 0.0, statistic) for statistic in (mean, rstd))
-    return broadcast.backward(of_all, error, dy, x, mean, rstd, *others)
+    """Return the gradients for a gamma that broadcasts against x."""
+    of_all = functools.partial(weighted_column_backward, weighting)
+    given = dy, x, mean, rstd, *others
+    return broadcast.backward(of_all, error, *given, keep=kept_by(weighting, x))

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from numnorm.backends.cpu.memory.host_arrays import Array, Order, check_out, output_like, rounded
+from numnorm.array_likes import check_out
+from numnorm.backends.cpu.memory.host_arrays import Array, Order, output_like, rounded
 from numnorm.backends.cpu.memory.host_arrays import result as in_place
 from numnorm.backends.cpu.memory.placement import empty_like
 from numnorm.backends.cpu.simd.element_type import element_type_of

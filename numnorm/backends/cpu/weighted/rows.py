@@ -257,14 +257,9 @@ def _broadcast_backward(
     gamma: Any,
     *others: Any,
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients for a gamma that broadcasts against x: what is left out is 0 in both."""
-    layout = others[0]
-    keep = kept_by(weighting, x)
-    dy, x = np.where(keep, dy, dy.dtype.type(0)), np.where(keep, x, x.dtype.type(0))
-    of_all = functools.partial(weighted_row_backward, weighting._replace(keep=keep, omit=False))
-    shape = layout.statistic_shape
-    # A row of which nothing is left has NaN here.
-    mean, rstd = (np.where(np.isnan(a), 0.0, a).reshape(shape) for a in (mean, rstd))
-    return broadcast.backward(
-        of_all, error, norm, dy, x, mean if norm.formula.centred else None, rstd, gamma, *others
-    )
+    """Return the gradients for a gamma that broadcasts against x."""
+    of_all = functools.partial(weighted_row_backward, weighting)
+    mean, rstd = (a.reshape(others[0].statistic_shape) for a in (mean, rstd))
+    centre = mean if norm.formula.centred else None
+    given = norm, dy, x, centre, rstd, gamma, *others
+    return broadcast.backward(of_all, error, *given, keep=kept_by(weighting, x))

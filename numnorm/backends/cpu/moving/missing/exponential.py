@@ -22,11 +22,7 @@ from numnorm.backends.cpu.moving.missing.exponential_kernels import (
     make_missing_exponential_kernel,
     make_shares_kernel,
 )
-from numnorm.backends.cpu.moving.missing.kept import (
-    as_mask,
-    gradient_of,
-    prepared_gradient,
-)
+from numnorm.backends.cpu.moving.missing.kept import as_mask, gradient_of_sequences
 from numnorm.layouts import MovingLayout
 
 _shares_kernel = functools.cache(make_shares_kernel)
@@ -68,13 +64,17 @@ def missing_exponential_backward(
     out: Any,
 ) -> Array:
     """Return dx."""
-    keep, dy, known, mean, rstd = prepared_gradient(weighting, dy, x, mean, rstd, layout.axis, out)
-    shares = _shares(
-        plan_of(known.dtype, layout), keep, np.zeros(layout.outer * layout.inner), decay
-    )[0]
+    dx_of = functools.partial(_dx, decay=decay)
+    return gradient_of_sequences(dx_of, weighting, dy, x, mean, rstd, layout, out)
+
+
+def _dx(
+    keep: Array, dy: Array, x: Array, mean: Array, rstd: Array, layout: MovingLayout, decay: Decay
+) -> Array:
+    before = np.zeros(layout.outer * layout.inner)
+    shares = _shares(plan_of(x.dtype, layout), keep, before, decay)[0]
     statistics = mean.reshape(-1), rstd.reshape(-1)
-    dx = exponential_dx(dy, known, statistics, layout, decay, None, shares)
-    return gradient_of(dx, keep, x.dtype, out)
+    return exponential_dx(dy, x, statistics, layout, decay, None, shares)
 
 
 def run_missing(

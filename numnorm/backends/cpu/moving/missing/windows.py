@@ -15,11 +15,7 @@ from numnorm.backends.cpu.moving.arrays import (
     statistics_of,
     target_of,
 )
-from numnorm.backends.cpu.moving.missing.kept import (
-    as_mask,
-    gradient_of,
-    prepared_gradient,
-)
+from numnorm.backends.cpu.moving.missing.kept import as_mask, gradient_of_sequences
 from numnorm.backends.cpu.moving.missing.sequence_kernel import make_missing_sequences_kernel
 from numnorm.backends.cpu.moving.missing.window_kernel import make_missing_windows_kernel
 from numnorm.backends.cpu.moving.windows import (
@@ -60,19 +56,32 @@ def missing_moving_backward(
     windows: Windows,
     out: Any,
 ) -> Array:
+    """Return dx."""
+    dx_of = functools.partial(_dx, windows=windows)
+    return gradient_of_sequences(dx_of, weighting, dy, x, mean, rstd, layout, out)
+
+
+def _dx(
+    keep: Array,
+    dy: Array,
+    x: Array,
+    mean: Array,
+    rstd: Array,
+    layout: MovingLayout,
+    windows: Windows,
+) -> Array:
     """Return dx, by the kernel without missing steps.
 
     It divides by the steps of a window, so dy is made larger by how many there are for each kept
     one. The gradient of a step through its own output is added again, without that.
     """
-    keep, dy, known, mean, rstd = prepared_gradient(weighting, dy, x, mean, rstd, layout.axis, out)
     steps, kept = _lengths(keep, layout, windows)
     scaled = dy * (steps / np.maximum(kept, 1))
-    given = scaled, known, (mean.reshape(-1), rstd.reshape(-1))
+    given = scaled, x, (mean.reshape(-1), rstd.reshape(-1))
     dx = windows_dx(*given, layout, windows, None)
     with np.errstate(all="ignore"):
         dx += rstd * (dy - scaled)
-    return gradient_of(dx, keep, x.dtype, out)
+    return dx
 
 
 def _lengths(keep: Array, layout: MovingLayout, windows: Windows) -> tuple[Array, Array]:
