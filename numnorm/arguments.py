@@ -47,6 +47,24 @@ def check_shape(name: str, shape: Shape, expected: Shape, meaning: str) -> None:
         raise ValueError(f"{name} must have shape {expected}, {meaning}, got {shape}")
 
 
+def broadcasts(shape: Shape, usual: Shape, of_x: Shape) -> bool:
+    """Return whether gamma or beta, not of the usual shape, broadcasts against x.
+
+    It has as many axes as x, and more than one: the shape in ``layer_norm(x, (8,))``, as PyTorch
+    takes it, would be a gain of 8.
+    """
+    pairs = zip(shape, of_x, strict=False)
+    return 1 < len(shape) == len(of_x) and shape != usual and all(n in (1, m) for n, m in pairs)
+
+
+def check_parameter_shape(name: str, shape: Shape, usual: Shape, meaning: str, of_x: Shape) -> None:
+    """Raise unless gamma or beta has its usual shape; name the shape in which it broadcasts."""
+    wider = (1,) * (len(of_x) - len(shape)) + shape
+    if 1 < len(shape) < len(of_x) and shape != usual and broadcasts(wider, usual, of_x):
+        meaning = f"{meaning}, or {wider} to broadcast against x"
+    check_shape(name, shape, usual, meaning)
+
+
 def check_float(name: str, dtype: np.dtype[Any]) -> None:
     """Raise unless an array holds real numbers."""
     if dtype.kind == "f":

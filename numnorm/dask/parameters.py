@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from numnorm.arguments import Shape, check_shape
+from numnorm.arguments import Shape, broadcasts, check_parameter_shape
 from numnorm.array_likes import as_plain_array, is_on_device
 from numnorm.dask.blocks import Chunks
 from numnorm.lazy_arrays import library_of
@@ -95,15 +95,10 @@ def aligned_parameter(
     ValueError
         If it has neither its usual shape, `shape`, nor one that broadcasts.
     """
-    usual = array.shape == shape
+    usual = not broadcasts(array.shape, shape, x.shape)
     if usual:
+        check_parameter_shape(name, array.shape, shape, meaning, x.shape)
         array = along(array, own, x.ndim)
-    elif (
-        array.ndim != x.ndim
-        or len(shape) == x.ndim
-        or any(n not in (1, length) for n, length in zip(array.shape, x.shape, strict=True))
-    ):
-        check_shape(name, array.shape, shape, meaning)
     return Parameter(name, as_divided(array, x.chunks), usual)
 
 

@@ -176,6 +176,24 @@ def test_offset_costs_no_digits(name, number, offset):
     assert abs(dx - wanted).max() <= bound * np.nanmax(abs(dy * found.rstd))
 
 
+@pytest.mark.parametrize("window", [2, 10])
+@pytest.mark.parametrize("shape", [(200,), (200, 9)])
+@pytest.mark.parametrize("first, last", [(101, 105), (95, 100), (91, 99), (81, 83)])
+def test_gradient_beside_an_outlier_and_a_gap(first, last, shape, window):
+    x, dy = RNG.normal(size=shape), RNG.normal(size=shape)
+    keep = RNG.random(shape) < 0.8
+    keep[first : last + 1] = False  # anchors and ends of blocks are among them
+    for outlier in (first - 1, last + 1):
+        x[outlier] = 1e20
+        keep[outlier] = True
+    options = {"axis": 0, "where": keep}
+    found = numnorm.moving_norm_forward(x, window, **options)
+    dx = numnorm.moving_norm_backward(dy, x, *found[1:], window, **options)
+    expected = reference.moving_norm_backward(dy, x, keep, window)
+    # Of the largest gradient; windows of two values may have any small deviation.
+    assert abs(dx - expected).max() <= 1e-12 * abs(expected).max()
+
+
 @pytest.mark.parametrize("name, number", [("moving_norm", 4), ("exponential_norm", 0.3)])
 def test_numerical_gradient(name, number):
     x, dy = RNG.normal(size=(14, 3)), RNG.normal(size=(14, 3))

@@ -21,6 +21,7 @@ from numnorm.backends.cpu.moving.arrays import (
 from numnorm.backends.cpu.moving.exponential_gradients import make_exponential_gradients_kernel
 from numnorm.backends.cpu.moving.exponential_kernels import make_exponential_kernel
 from numnorm.backends.cpu.moving.lanes import group_count
+from numnorm.backends.cpu.moving.shares import MOST
 from numnorm.layouts import MovingLayout
 
 _kernel = functools.cache(make_exponential_kernel)
@@ -72,11 +73,11 @@ def exponential_dx(
     layout: MovingLayout,
     decay: Decay,
     out: Any,
-    shares: Array | None = None,
+    shares: tuple[Array, Array] | None = None,
 ) -> Array:
     """Return dx in the dtype that dy and x have.
 
-    Where steps are missing, `shares` has the share of each step of each channel.
+    Where steps are missing, `shares` has the share of each step of each channel, and 1 - share.
     """
     plan = plan_of(x.dtype, layout)
     inputs = plan.flat(dy), plan.flat(x), *statistics
@@ -87,7 +88,7 @@ def exponential_dx(
         kernel = _gradients_kernel(plan.element_type, plan.across, shares is not None)
         if shares is None:
             shares = _shares(layout.steps, decay)
-        given = (*inputs, target, shares, plan.shape, counts, decay.eps)
+        given = (*inputs, target, *shares, plan.shape, counts, decay.eps)
         plan.run(kernel, given, parts, 5)
     return result_of(target, x, out)
 
@@ -98,13 +99,17 @@ def groups_of(plan: Plan) -> tuple[int, int]:
     return groups, parts_of(groups)
 
 
-def _shares(steps: int, decay: Decay) -> Array:
-    """Return the share of each step in its statistics."""
+def _shares(steps: int, decay: Decay) -> tuple[Array, Array]:
+    """Return the share of each step in its statistics, and 1 - share."""
     shares = np.full(steps, decay.alpha)
     if not decay.adjust or decay.alpha == 1.0:
         shares[0] = 1.0
-        return shares
+        return shares, 1.0 - shares
     # The sum of the weights of n steps is (1 - (1 - alpha)**n) / alpha; later it is 1 / alpha.
     fading = np.arange(1, min(steps, math.ceil(40.0 / decay.alpha)) + 1)
-    shares[: fading.size] = -decay.alpha / np.expm1(fading * np.log1p(-decay.alpha))
-    return shares
+    rate = np.log1p(-decay.alpha)
+    shares[: fading.size] = -decay.alpha / np.expm1(fading * rate)
+    older = (1.0 - decay.alpha) * np.expm1((fading - 1) * rate) / np.expm1(fading * rate)
+    rests = 1.0 - shares
+    rests[: fading.size] = np.where(shares[: fading.size] > MOST, older, rests[: fading.size])
+    return shares, rests

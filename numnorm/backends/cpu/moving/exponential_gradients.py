@@ -8,9 +8,9 @@ import numpy as np
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
 from numnorm.backends.cpu.memory.borrowed import make_scratch
-from numnorm.backends.cpu.moving.exponential_kernels import advance
+from numnorm.backends.cpu.moving.exponential_kernels import advance, advance_each
 from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
-from numnorm.backends.cpu.moving.shares import make_share_of, make_shared_counts
+from numnorm.backends.cpu.moving.shares import MOST, chosen, make_share_of, make_shared_counts
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import where_at_most
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add, store
@@ -51,18 +51,48 @@ def _make_deviations(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     The table gets the deviations of the first steps from their exponential means.
     """
     read, zeros = access.read, make_zeros(np.float64, LANES)
-    share_of = make_share_of(access, missing)
+    share_of, step = make_share_of(access, missing), advance_each if missing else advance
 
     @inlined
     def deviations(x, starts, stride, count, shares, table):
-        mean, lost = zeros(), zeros()
+        statistics = zeros(), zeros(), zeros()
         for t in range(count):
             value = read(x, starts, t * stride)
-            share = share_of(shares, starts, t, t * stride)
-            mean, lost, deviation = advance(value, mean, lost, share)
+            share, rest = share_of(shares, starts, t, t * stride)
+            statistics, deviation = step(value, statistics, share, rest)
             store(table, LANES * t, deviation)
 
     return deviations
+
+
+def _make_deviation(access: LaneAccess, missing: bool) -> Callable[..., Any]:
+    """Return a compiled ``deviation_of(x, means, starts, offset, before, shares)``.
+
+    It returns the deviation of a step from its saved mean. Where the share of the step is near 1
+    the two are near each other, and the deviation is a part of the distance from the mean of the
+    step before, ``before`` from the offset; 0 if no mean is there.
+    """
+    read, read_statistic = access.read, access.read_statistic
+
+    @inlined
+    def deviation_of_all(x, means, starts, offset, before, shares):
+        share, rest = shares
+        value = read(x, starts, offset)
+        if share <= MOST or before == 0:
+            return value - read_statistic(means, starts, offset)
+        return (value - read_statistic(means, starts, offset - before)) * rest
+
+    @inlined
+    def deviation_of_each(x, means, starts, offset, before, shares):
+        share, rest = shares
+        value = read(x, starts, offset)
+        deviation = value - read_statistic(means, starts, offset)
+        if before == 0:
+            return deviation
+        distance = value - read_statistic(means, starts, offset - before)
+        return chosen(share, deviation, distance * rest)
+
+    return deviation_of_each if missing else deviation_of_all
 
 
 def _make_block(access: LaneAccess, missing: bool) -> Callable[..., Any]:
@@ -81,7 +111,7 @@ def _make_block(access: LaneAccess, missing: bool) -> Callable[..., Any]:
         for back in range(initial):
             t = initial - 1 - back
             offset = t * stride
-            share = share_of(shares, starts, t, offset)
+            share, rest = share_of(shares, starts, t, offset)
             rstd = read_statistic(rstds, starts, offset)
             xhat = (read(x, starts, offset) - read_statistic(means, starts, offset)) * rstd
             own = multiply_add(xhat, 0.0 - of_block[1], read(dy, starts, offset) - of_block[0])
@@ -90,7 +120,7 @@ def _make_block(access: LaneAccess, missing: bool) -> Callable[..., Any]:
             of_mean = multiply_add(of_mean, kept, scaled * (0.0 - share))
             passed = multiply_add(scaled, 0.0 - share, own * rstd)
             write(dx, starts, offset, multiply_add(of_mean, 0.0 - share, passed))
-            kept = 1.0 - share
+            kept = rest
 
     return block_of
 
@@ -98,16 +128,18 @@ def _make_block(access: LaneAccess, missing: bool) -> Callable[..., Any]:
 def make_exponential_gradients_kernel(
     element_type: ElementType, across: bool, missing: bool
 ) -> Kernel:
-    """Return a kernel ``(dy, x, mean, rstd, dx, shares, shape, counts, eps)``.
+    """Return a kernel ``(dy, x, mean, rstd, dx, shares, rests, shape, counts, eps)``.
 
-    The arrays are flat. ``shares`` are the shares of each step in its statistics; if steps are
-    ``missing``, of each step of each channel: 0 where dy is 0 and x any number. `shape` and
+    The arrays are flat. ``shares`` are the shares of each step in its statistics, and `rests` what
+    they leave of 1; if steps are ``missing``, of each step of each channel: the share is 0 where dy
+    is 0 and x any number. `shape` and
     ``counts`` are as for `make_exponential_kernel`; `eps` is the least deviation.
     """
     access = lane_access(element_type, across)
     block_means = _make_block_means(access, missing)
     deviations, share_of = _make_deviations(access, missing), make_share_of(access, missing)
     read, read_statistic, write = access.read, access.read_statistic, access.write
+    deviation_of = _make_deviation(access, missing)
     block_of, zeros = _make_block(access, missing), make_zeros(np.float64, LANES)
     new_table = make_aligned_zeros(np.float64, 1)
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
@@ -118,12 +150,13 @@ def make_exponential_gradients_kernel(
         # -2 V and -M of docs/norms/moving.md. Each `multiply_add` is written out: LLVM may contract
         # `a * b + c` in one of the two kernels and not in the other, and their bytes would differ.
         of_variance, of_mean = zeros(), zeros()
-        kept = 1.0 - share_of(shares, starts, steps - 1, (steps - 1) * stride)
+        kept = share_of(shares, starts, steps - 1, (steps - 1) * stride)[1]
         for back in range(steps - initial):
             t = steps - 1 - back
             offset = t * stride
-            share = share_of(shares, starts, t, offset)
-            deviation = read(x, starts, offset) - read_statistic(means, starts, offset)
+            share, rest = share_of(shares, starts, t, offset)
+            before = stride if t > initial else 0
+            deviation = deviation_of(x, means, starts, offset, before, (share, rest))
             rstd = read_statistic(rstds, starts, offset)
             own = read(dy, starts, offset) * rstd
             of_scale = where_at_most(own * (deviation * rstd) * rstd, rstd * eps, _NEARLY_ONE)
@@ -131,20 +164,20 @@ def make_exponential_gradients_kernel(
             passed = multiply_add(of_variance, deviation * (0.0 - share), own)
             of_mean = multiply_add(of_mean, kept, passed)
             write(dx, starts, offset, multiply_add(of_mean, 0.0 - share, passed))
-            kept = 1.0 - share
+            kept = rest
         if initial > 0:
             of_block = block_means(arrays, shares, starts, stride, initial, eps)
             deviations(x, starts, stride, initial, shares, table)
             through = of_variance, of_mean, kept
             block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table)
 
-    def kernel(dy, x, mean, rstd, dx, shares, shape, counts, eps, first, last):
+    def kernel(dy, x, mean, rstd, dx, shares, rests, shape, counts, eps, first, last):
         groups, initial, parts = counts
-        starts, arrays = scratch(), (dy, x, mean, rstd)
+        starts, arrays, both = scratch(), (dy, x, mean, rstd), (shares, rests)
         table = new_table((LANES * initial,), 0)
         for group in range(groups * first // parts, groups * last // parts):
             locate(group, shape, 1, 0, 0, starts)
-            steps_of(arrays, dx, shares, starts, shape[1], shape[2], initial, eps, table)
+            steps_of(arrays, dx, both, starts, shape[1], shape[2], initial, eps, table)
         release(table)
 
     kind = ("missing_" if missing else "") + ("across" if across else "along")

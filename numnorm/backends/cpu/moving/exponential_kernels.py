@@ -11,18 +11,22 @@ import numpy as np
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.memory.borrowed import make_scratch
 from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
+from numnorm.backends.cpu.moving.shares import MOST, chosen
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import inverse_root, make_at_least, maximum
 from numnorm.backends.cpu.simd.vector import make_zeros, multiply_add
 
 
 @inlined
-def _next_weight(weight: float, alpha: float, adjust: bool) -> tuple[float, float]:
-    """Return the sum of the weights with a new step, and the share of this step."""
+def _next_weight(weight: float, alpha: float, adjust: bool) -> tuple[float, float, float]:
+    """Return the sum of the weights with a new step, the share of this step, and 1 - share."""
     if adjust:
-        weight = 1.0 + (1.0 - alpha) * weight
-        return weight, 1.0 / weight
-    return 1.0, (alpha if weight > 0.0 else 1.0)
+        older = (1.0 - alpha) * weight
+        weight = 1.0 + older
+        share = 1.0 / weight
+        return weight, share, (1.0 - share if share <= MOST else older * share)
+    share = alpha if weight > 0.0 else 1.0
+    return 1.0, share, 1.0 - share
 
 
 @inlined
@@ -73,12 +77,48 @@ def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
 
 
 @inlined
-def advance(value: Any, mean: Any, lost: Any, share: float) -> tuple[Any, Any, Any]:
-    """Return the mean with a new value, what it lost by rounding, and the value's deviation."""
-    distance = (value - mean) - lost
+def _from_mean(distance, statistics, share):
+    """Return the statistics with a new value, at a distance from the mean."""
+    mean, lost, variance, deviation = statistics
     low = multiply_add(distance, share, lost)
     rounded = mean + low
-    return rounded, low - (rounded - mean), distance * (1.0 - share)
+    variance = multiply_add(deviation * deviation - variance, share, variance)
+    return rounded, low - (rounded - mean), variance
+
+
+@inlined
+def _from_value(value, statistics, share, rest):
+    """Return the same, where the value is near the new mean, and little is left of the old one."""
+    _, _, variance, deviation = statistics
+    rounded = value - deviation
+    variance = multiply_add(variance, rest, deviation * deviation * share)
+    return rounded, (value - rounded) - deviation, variance
+
+
+@inlined
+def advance(value, statistics, share, rest):
+    """Return the statistics with a new value, and the value's deviation from its mean.
+
+    The statistics are the mean, what it lost by rounding, and the variance. `share` is that of the
+    value, and `rest` is ``1 - share``, which has more digits where the share is near 1.
+    """
+    mean, lost, variance = statistics
+    distance = (value - mean) - lost
+    before = mean, lost, variance, distance * rest
+    if share <= MOST:
+        return _from_mean(distance, before, share), before[3]
+    return _from_value(value, before, share, rest), before[3]
+
+
+@inlined
+def advance_each(value, statistics, share, rest):
+    """Return what `advance` returns, for a share of each lane."""
+    mean, lost, variance = statistics
+    distance = (value - mean) - lost
+    before = mean, lost, variance, distance * rest
+    one, other = _from_mean(distance, before, share), _from_value(value, before, share, rest)
+    mean, lost = chosen(share, one[0], other[0]), chosen(share, one[1], other[1])
+    return (mean, lost, chosen(share, one[2], other[2])), before[3]
 
 
 def make_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
@@ -104,10 +144,9 @@ def make_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
         mean, lost = read_state(state, columns, 0), read_state(state, columns, channels)
         variance = read_state(state, columns, 2 * channels)
         for t in range(steps):
-            weight, share = _next_weight(weight, alpha, adjust)
+            weight, share, rest = _next_weight(weight, alpha, adjust)
             value = read(arrays[0], starts, t * stride)
-            mean, lost, deviation = advance(value, mean, lost, share)
-            variance = multiply_add(deviation * deviation - variance, share, variance)
+            (mean, lost, variance), deviation = advance(value, (mean, lost, variance), share, rest)
             if t >= initial:
                 output(arrays, starts, t * stride, deviation, mean, rstd_of(variance, eps))
         write_state(after, columns, 0, mean)

@@ -11,19 +11,31 @@ from numnorm.backends.cpu.simd.functions import reciprocal, where_at_most
 from numnorm.backends.cpu.simd.vector import make_zeros
 
 LEAST_SHARE = 5e-324  # of a step that counts
+# From a share above this, 1 - share would lose digits. It is kept beside the share.
+MOST = 0.75
+_MORE = float(np.nextafter(MOST, 1.0))
+
+
+@inlined
+def chosen(share, one, other):
+    """Return the lanes of `one` where the share is at most `MOST`, else those of `other`."""
+    return where_at_most(one, share, MOST) + where_at_most(other, _MORE, share)
 
 
 def make_share_of(access: LaneAccess, missing: bool) -> Callable[..., Any]:
-    """Return a compiled ``share_of(shares, starts, t, offset)``: the share of step t."""
+    """Return a compiled ``share_of(shares, starts, t, offset)``: the share of step t, and the rest.
+
+    ``shares`` are the shares, and in a second array what each leaves of 1.
+    """
     read = access.read_statistic
 
     @inlined
     def of_all(shares, starts, t, offset):
-        return shares[t]
+        return shares[0][t], shares[1][t]
 
     @inlined
     def of_each(shares, starts, t, offset):
-        return read(shares, starts, offset)
+        return read(shares[0], starts, offset), read(shares[1], starts, offset)
 
     return of_each if missing else of_all
 
@@ -43,7 +55,7 @@ def make_shared_counts(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     def of_each(shares, starts, stride, count):
         counted = zeros()
         for t in range(count):
-            share = read(shares, starts, t * stride)
+            share = read(shares[0], starts, t * stride)
             counted = counted + where_at_most(zeros() + 1.0, LEAST_SHARE, share)
         return reciprocal(counted)
 

@@ -1,7 +1,9 @@
 """The kernel of the gradients of moving windows.
 
 The windows that hold a step lie one behind the other, as many as a window has steps: sums over them
-are taken as those over the steps of a window are.
+are taken as those over the steps of a window are. All windows that end before an anchor and hold a
+step of its block hold the first step of the block, and those that end later hold the anchor. The
+values there are the pivots of the two sums: none is many deviations of a window from its mean.
 """
 
 from collections.abc import Callable
@@ -85,29 +87,33 @@ def _make_block(element_type: ElementType, across: bool) -> Callable[..., Any]:
 
     @inlined
     def block(arrays, dx, starts, stride, bounds, options, table):
-        begin, end, origin, window, shift, _, after = bounds
-        dy, x, means, rstds = arrays
-        nearest = min(max(0, begin), end)
-        output = nearest + shift + (after if nearest == end else 0)
-        pivot = read_statistic(means, starts, output * stride)
+        _, end, origin, window, _, _, _ = bounds
+        dy, x, _, rstds = arrays
+        first, centred = max(1 - window, origin), options[0]
+        earlier = read(x, starts, min(first, end) * stride) * centred
+        later = read(x, starts, min(0, end) * stride) * centred
         sums = zeros(), zeros(), zeros()
         for i in range(window):
-            sums = add(arrays, starts, stride, bounds, i, pivot, options, sums)
+            sums = add(arrays, starts, stride, bounds, i, later, options, sums)
             store(table, 3 * LANES * i, sums[0])
             store(table, 3 * LANES * i + LANES, sums[1])
             store(table, 3 * LANES * i + 2 * LANES, sums[2])
         sums = zeros(), zeros(), zeros()
         for j in range(min(window, 1 - origin)):
             if j > 0:
-                sums = add(arrays, starts, stride, bounds, -j, pivot, options, sums)
+                sums = add(arrays, starts, stride, bounds, -j, earlier, options, sums)
             if -j <= end:
                 offset, prefix = -j * stride, 3 * LANES * (window - 1 - j)
                 own = read(dy, starts, offset) * read_statistic(rstds, starts, offset)
                 through_mean = sums[0] + load(table, prefix)
-                through_scale = sums[1] + load(table, prefix + LANES)
-                shifted = sums[2] + load(table, prefix + 2 * LANES)
-                distance = read(x, starts, offset) - pivot
-                write(dx, starts, offset, own - through_mean - (through_scale * distance - shifted))
+                value = read(x, starts, offset)
+                of_earlier = multiply_add(sums[1], value - earlier, 0.0 - sums[2])
+                through_scale, shifted = (
+                    load(table, prefix + LANES),
+                    load(table, prefix + 2 * LANES),
+                )
+                of_later = multiply_add(through_scale, value - later, 0.0 - shifted)
+                write(dx, starts, offset, own - through_mean - (of_earlier + of_later))
 
     return block
 

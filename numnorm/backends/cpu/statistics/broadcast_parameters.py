@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import Shape, check_float, check_shape
+from numnorm.arguments import Shape, broadcasts, check_float, check_parameter_shape
 from numnorm.array_likes import as_plain_array
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.memory.host_arrays import Array
@@ -59,24 +59,26 @@ class View(NamedTuple):
             converted = np.array(array, dtype)
         if is_broadcast(parameter, self.shape):
             return converted
-        check_shape(name, array.shape, usual, meaning)
+        check_parameter_shape(name, array.shape, usual, meaning, self.shape)
         size = array.size // max(self.channels, 1)
         return self.spread(converted.reshape(self.channels, size))
 
 
 def is_broadcast(parameter: Parameter, shape: Shape) -> bool:
     """Return whether a parameter broadcasts against x of a given shape, without the usual shape."""
-    if parameter.value is None or len(shape) <= len(parameter.usual):
+    if parameter.value is None:
         return False
     given = as_plain_array(parameter.name, parameter.value).shape
-    return len(given) == len(shape) and all(
-        n in (1, most) for n, most in zip(given, shape, strict=True)
-    )
+    return broadcasts(given, parameter.usual, shape)
 
 
 def check_any(parameters: list[Parameter], shape: Shape, error: ValueError) -> None:
     """Raise the error of a kernel's caller unless a parameter broadcasts against x."""
     if not any(is_broadcast(parameter, shape) for parameter in parameters):
+        for name, value, usual, meaning in parameters:
+            if value is not None:
+                of_value = as_plain_array(name, value).shape
+                check_parameter_shape(name, of_value, usual, meaning, shape)
         raise error
 
 

@@ -26,8 +26,9 @@ from numnorm.backends.cpu.weighted.loops import (
 )
 from numnorm.backends.cpu.weighted.writer import gradient_uses_write_combining, make_writer
 
-# Sums of this many entries are added up first: long sums would lose digits.
-_ROWS = 64
+# Sums of this many entries are added up first, and what their sum loses is kept: long sums would
+# lose digits.
+_ROWS = 16
 # The pivot of a channel is the mean of this many values.
 _OF_PIVOT = 16
 
@@ -67,14 +68,27 @@ def _spread(values, columns, channel, n, lanes):
 
 
 @inlined
-def _flush(lanes, columns, channel, n, sums):
-    """Add the sums of a unit to the sums of its channels."""
+def _lost(one, other, total):
+    """Return what rounding took from the sum of two numbers; 0 if the sum is not finite."""
+    moved = total - one
+    lost = (one - (total - moved)) + (other - moved)
+    return lost if abs(total) < np.inf else 0.0
+
+
+@inlined
+def _flush(lanes, columns, channel, n, sums, losses):
+    """Add the sums of a unit to the sums of its channels, and to `losses` what rounding took."""
     if columns.inner == 1:
-        of_channels = window(sums, channel, n)
+        of_channels, of_losses = window(sums, channel, n), window(losses, channel, n)
         for k in range(n):
-            of_channels[k] += lanes[k]
+            total = of_channels[k] + lanes[k]
+            of_losses[k] += _lost(of_channels[k], lanes[k], total)
+            of_channels[k] = total
     else:
-        sums[channel] += total_of(lanes)
+        more = total_of(lanes)
+        total = sums[channel] + more
+        losses[channel] += _lost(sums[channel], more, total)
+        sums[channel] = total
 
 
 @inlined
@@ -108,9 +122,9 @@ def _add_gradients(x, dy, keep, weights, omit, pivot, sums):
 
 
 def _make_sums(name: str, add: Callable[..., None]) -> Kernel:
-    """Return the kernel that stores four sums of each channel and part, ``(parts, 4, channels)``.
+    """Return the kernel that stores four sums of each channel and part, ``(parts, 8, channels)``.
 
-    The sums are zeros at first.
+    The last four numbers are what rounding took from the sums. All are zeros at first.
     """
 
     def kernel(
@@ -138,10 +152,11 @@ def _make_sums(name: str, add: Callable[..., None]) -> Kernel:
                         at, (keep, weights, omit) = j * width + start, of_row(selection, j, width)
                         given = window(x, at, n), window(dy, at, n), window(keep, start, n)
                         add(*given, window(weights, start, n), omit, pivot, sums)
-                    at = 0
+                    at, size = 0, columns.channels
                     for lanes in sums:
-                        _flush(lanes, columns, channel, n, window(own, at, columns.channels))
-                        at += columns.channels
+                        of_sum, lost = window(own, at, size), window(own, at + 4 * size, size)
+                        _flush(lanes, columns, channel, n, of_sum, lost)
+                        at += size
 
     return make_grouped_kernel(name, kernel)
 

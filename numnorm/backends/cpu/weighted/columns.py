@@ -40,7 +40,7 @@ from numnorm.layouts import ColumnLayout
 _FLOAT64 = np.dtype(np.float64)
 # The squared distance of a pivot from its mean, in variances, that sums in float64 may have: more
 # for float32, whose own digits are lost only then.
-_FARTHEST = {"float32": 1e6, "float64": 16.0}
+_FARTHEST = {"float32": 1e6, "float64": 1.0}
 
 _pivots = functools.cache(make_pivots)
 _moment_sums = functools.cache(make_moment_sums)
@@ -110,10 +110,11 @@ def _around(source: _Source, pivots: Array) -> tuple[Array, Array, Array]:
 def _sums(kernel: Kernel, source: _Source, dy: Array, pivots: Array) -> Array:
     outer, channels, inner = source.columns
     parts = summed_parts(outer, channels * inner, 4 * channels)
-    table = np.zeros((parts, 4, channels))
+    table = np.zeros((parts, 8, channels))
     arguments = dy.reshape(-1), source.selection, source.columns, pivots, table.reshape(-1)
     source.run(kernel, arguments, parts, 1 if dy is source.array else 2)
-    total: Array = table.sum(0)
+    sums, lost = table.sum(0).reshape(2, 4, channels)
+    total: Array = sums + lost
     return total
 
 

@@ -15,8 +15,8 @@ from numnorm.backends.cpu.simd.vector import make_load, reduce_sum
 
 LANES = 128
 _REGISTER = 8
-# A pivot whose squared distance from the mean is this many variances costs sums four bits.
-_FARTHEST = 16.0
+# The pivot of a row is the mean of this many values.
+_OF_PIVOT = 16
 # A mean square between these lost no digits to underflow and did not overflow.
 _SMALLEST, _LARGEST = 1e-280, 1e280
 
@@ -113,13 +113,19 @@ def row_sums(row, keep, weights, omit, scale, pivot):
 
 
 @inlined
-def _first_counted(row, keep, weights, omit):
-    """Return the first element that counts, 0 if there is none."""
+def _pivot_of(row, keep, weights, omit, scale):
+    """Return the mean of the first elements that count, times `scale`; 0 if there is none."""
+    first, further, found = 0.0, 0.0, 0
     for j in range(row.size):
         x = np.float64(row[j])
         if is_kept(keep[j], x, omit) and weights[j] > 0.0:
-            return x
-    return 0.0
+            # Around the first element, so that a constant row gives exactly that constant.
+            first = x * scale if found == 0 else first
+            further += x * scale - first
+            found += 1
+            if found == _OF_PIVOT:
+                break
+    return first + further / max(found, 1)
 
 
 @inlined
@@ -144,17 +150,17 @@ def row_statistics(row, keep, weights, omit, centred, least):
     `total` is the sum of the weights. Without centring the mean is 0, and m2 is the sum of squares.
     `least` is the deviation that epsilon alone would give.
     """
-    scale, pivot = 1.0, _first_counted(row, keep, weights, omit) if centred else 0.0
+    scale, pivot = 1.0, _pivot_of(row, keep, weights, omit, 1.0) if centred else 0.0
     total, first, second = row_sums(row, keep, weights, omit, scale, pivot)
     if not _SMALLEST * total <= second <= _LARGEST * total:
         scale = _scale_of(row, keep, weights, omit, least)
-        pivot *= scale
+        pivot = _pivot_of(row, keep, weights, omit, scale) if centred else 0.0
         total, first, second = row_sums(row, keep, weights, omit, scale, pivot)
     if not centred:
         return scale, 0.0, 0.0, total, second
     mean = quotient(first, total)
     m2 = second - first * mean
-    if first * mean > _FARTHEST * m2:
+    if first * mean > m2:
         pivot += mean
         total, first, second = row_sums(row, keep, weights, omit, scale, pivot)
         mean = quotient(first, total)

@@ -11,24 +11,29 @@ import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.memory.borrowed import make_scratch
-from numnorm.backends.cpu.moving.exponential_kernels import advance, make_outputs, rstd_of
+from numnorm.backends.cpu.moving.exponential_kernels import advance_each, make_outputs, rstd_of
 from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
 from numnorm.backends.cpu.moving.missing.kept import HALF, MASK
-from numnorm.backends.cpu.moving.shares import LEAST_SHARE, make_shared_counts
+from numnorm.backends.cpu.moving.shares import (
+    LEAST_SHARE,
+    chosen,
+    make_share_of,
+    make_shared_counts,
+)
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import make_at_least, reciprocal, where_at_most
 from numnorm.backends.cpu.simd.vector import make_zeros, multiply_add
 
-_BELOW_ONE = 1.0 - 2.0**-53
+_LEAST_REST = 5e-324  # of statistics that had a value before
 
 
 def make_shares_kernel(across: bool) -> Kernel:
-    """Return a kernel ``(keep, shares, state, after, shape, counts, weights)``.
+    """Return a kernel ``(keep, shares, rests, state, after, shape, counts, weights)``.
 
-    It stores the share of each step, of the size of ``keep``, which is 1 for each step that counts,
-    or else 0. The ``state`` has a weight for each channel and `after` gets it after the last step.
-    The `shape` is ``(outer, steps, inner)``. ``counts`` are the number of groups and of parts,
-    ``weights`` are alpha and whether to adjust.
+    It stores the share of each step and what it leaves of 1, in arrays of the size of ``keep``,
+    which is 1 for each step that counts, or else 0. The ``state`` has a weight for each channel and
+    `after` gets it after the last step. The `shape` is ``(outer, steps, inner)``. ``counts`` are
+    the number of groups and of parts, ``weights`` are alpha and whether to adjust.
     """
     access, zeros = lane_access(MASK, across), make_zeros(np.float64, LANES)
     read, read_state, write = access.read, access.read_statistic, access.write_statistic
@@ -36,37 +41,43 @@ def make_shares_kernel(across: bool) -> Kernel:
 
     @inlined
     def adjusted(weight, held, fading):
+        older = weight * fading
         weight = multiply_add(weight, fading, held)
-        return weight, where_at_most(reciprocal(weight), HALF, held)
+        share = where_at_most(reciprocal(weight), HALF, held)
+        return weight, share, chosen(share, 1.0 - share, older * share)
 
     @inlined
     def unadjusted(weight, held, alpha, fading):
         # The weight is what fading has left since the last step: 1 just after it.
-        rest = multiply_add((1.0 - weight) * fading, -1.0, zeros() + 1.0)
-        share = where_at_most(alpha / rest, LEAST_SHARE, weight)
+        older = weight * fading
+        total = multiply_add((1.0 - weight) * fading, -1.0, zeros() + 1.0)
+        share = where_at_most(alpha / total, LEAST_SHARE, weight)
         share = where_at_most(share + where_at_most(zeros() + 1.0, weight, 0.0), HALF, held)
-        return where_at_most(weight * fading, held, HALF) + held, share
+        rest = chosen(share, 1.0 - share, older / total)
+        return where_at_most(older, held, HALF) + held, share, rest
 
     @inlined
-    def steps_of(keep, shares, state, after, starts, columns, stride, steps, weights):
+    def steps_of(keep, shares, states, starts, columns, stride, steps, weights):
+        state, after = states
         alpha, adjust = weights
         weight = read_state(state, columns, 0)
         for t in range(steps):
             held = read(keep, starts, t * stride)
             if adjust:
-                weight, share = adjusted(weight, held, 1.0 - alpha)
+                weight, share, rest = adjusted(weight, held, 1.0 - alpha)
             else:
-                weight, share = unadjusted(weight, held, alpha, 1.0 - alpha)
-            write(shares, starts, t * stride, share)
+                weight, share, rest = unadjusted(weight, held, alpha, 1.0 - alpha)
+            write(shares[0], starts, t * stride, share)
+            write(shares[1], starts, t * stride, rest)
         write(after, columns, 0, weight)
 
-    def kernel(keep, shares, state, after, shape, counts, weights, first, last):
+    def kernel(keep, shares, rests, state, after, shape, counts, weights, first, last):
         groups, parts = counts
-        starts, columns = scratch(), scratch()
+        starts, columns, both, states = scratch(), scratch(), (shares, rests), (state, after)
         for group in range(groups * first // parts, groups * last // parts):
             locate(group, shape, 1, 0, 0, starts)
             locate(group, (shape[0], 1, shape[2]), 1, 0, 0, columns)
-            steps_of(keep, shares, state, after, starts, columns, shape[2], shape[1], weights)
+            steps_of(keep, both, states, starts, columns, shape[2], shape[1], weights)
 
     return make_kernel(f"moving.shares.{'across' if across else 'along'}", kernel)
 
@@ -85,17 +96,17 @@ def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
         x, first, second, pivot = arrays[0], zeros(), zeros(), zeros()
         for back in range(count):
             offset = (count - 1 - back) * stride
-            share = read_share(shares, starts, offset)
+            share = read_share(shares[0], starts, offset)
             value = where_at_most(read(x, starts, offset), LEAST_SHARE, share)
             pivot = where_at_most(pivot, share, 0.0) + value
         inverse = inverse_count(shares, starts, stride, count)
         for t in range(count):
-            share = read_share(shares, starts, t * stride)
+            share = read_share(shares[0], starts, t * stride)
             deviation = read(x, starts, t * stride) - pivot
             first = first + where_at_most(deviation, LEAST_SHARE, share)
         mean = first * inverse
         for t in range(count):
-            share = read_share(shares, starts, t * stride)
+            share = read_share(shares[0], starts, t * stride)
             deviation = (read(x, starts, t * stride) - pivot) - mean
             deviation = where_at_most(deviation, LEAST_SHARE, share)
             second = multiply_add(deviation, deviation, second)
@@ -108,15 +119,16 @@ def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
 
 
 def make_missing_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
-    """Return a kernel ``(x, shares, y, mean, rstd, state, after, shape, counts, eps)``.
+    """Return a kernel ``(x, shares, rests, y, mean, rstd, state, after, shape, counts, eps)``.
 
-    ``shares`` has the share of each step, stored by the kernel of `make_shares_kernel`. In the
-    ``state``, a channel before its first value has a mean of NaN. The other arguments are as for
+    ``shares`` and ``rests`` are what the kernel of `make_shares_kernel` stores. In the ``state``, a
+    channel before its first value has a mean of NaN. The other arguments are as for
     `make_exponential_kernel`; `after` gets no weight.
     """
     access = lane_access(element_type, across)
     read, output, first_block = access.read, make_outputs(access), _make_first_block(access)
     read_state, write_state = access.read_statistic, access.write_statistic
+    share_of = make_share_of(access, True)
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
 
     @inlined
@@ -126,32 +138,32 @@ def make_missing_exponential_kernel(element_type: ElementType, across: bool) -> 
         mean, lost = read_state(state, columns, 0), read_state(state, columns, channels)
         variance = read_state(state, columns, 2 * channels)
         for t in range(steps):
-            share = read_state(shares, starts, t * stride)
+            share, rest = share_of(shares, starts, t, t * stride)
             value = where_at_most(read(arrays[0], starts, t * stride), LEAST_SHARE, share)
-            # A first value has a share of 1, and replaces statistics that may be NaN.
-            mean = where_at_most(mean, share, _BELOW_ONE) + where_at_most(value, 1.0, share)
-            lost = where_at_most(lost, share, _BELOW_ONE)
-            variance = where_at_most(variance, share, _BELOW_ONE)
+            # A first value leaves nothing, and replaces statistics that may be NaN.
+            mean = where_at_most(mean, _LEAST_REST, rest) + where_at_most(value, rest, 0.0)
+            lost = where_at_most(lost, _LEAST_REST, rest)
+            variance = where_at_most(variance, _LEAST_REST, rest)
             value = value + where_at_most(mean, share, 0.0)
-            mean, lost, deviation = advance(value, mean, lost, share)
-            variance = multiply_add(deviation * deviation - variance, share, variance)
+            before = mean, lost, variance
+            (mean, lost, variance), deviation = advance_each(value, before, share, rest)
             if t >= initial:
                 output(arrays, starts, t * stride, deviation, mean, rstd_of(variance, eps))
         write_state(after, columns, 0, mean)
         write_state(after, columns, channels, lost)
         write_state(after, columns, 2 * channels, variance)
 
-    def kernel(x, shares, y, mean, rstd, state, after, shape, counts, eps, first, last):
+    def kernel(x, shares, rests, y, mean, rstd, state, after, shape, counts, eps, first, last):
         steps, stride = shape[1], shape[2]
         groups, initial, parts = counts
-        starts, columns = scratch(), scratch()
+        starts, columns, both = scratch(), scratch(), (shares, rests)
         arrays, states = (x, y, mean, rstd), (state, after)
         for group in range(groups * first // parts, groups * last // parts):
             locate(group, shape, 1, 0, 0, starts)
             locate(group, (shape[0], 1, stride), 1, 0, 0, columns)
             if initial > 0:
-                first_block(arrays, shares, starts, stride, min(initial, steps), eps)
-            steps_of(arrays, shares, states, starts, columns, stride, steps, initial, eps)
+                first_block(arrays, both, starts, stride, min(initial, steps), eps)
+            steps_of(arrays, both, states, starts, columns, stride, steps, initial, eps)
 
     name = f"moving.missing_exponential.{'across' if across else 'along'}.{element_type.name}"
     return make_kernel(name, kernel)

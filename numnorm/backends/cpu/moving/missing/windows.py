@@ -76,12 +76,30 @@ def _dx(
     one. The gradient of a step through its own output is added again, without that.
     """
     steps, kept = _lengths(keep, layout, windows)
+    known = _with_pivots(x, keep, layout, windows)
     scaled = dy * (steps / np.maximum(kept, 1))
-    given = scaled, x, (mean.reshape(-1), rstd.reshape(-1))
+    given = scaled, known, (mean.reshape(-1), rstd.reshape(-1))
     dx = windows_dx(*given, layout, windows, None)
     with np.errstate(all="ignore"):
         dx += rstd * (dy - scaled)
     return dx
+
+
+def _with_pivots(x: Array, keep: Array, layout: MovingLayout, windows: Windows) -> Array:
+    """Return x with values at missing steps that the kernel may take for its pivots.
+
+    Its pivots are the values at the first and the last step of a block. A missing first step gets
+    the next value that is kept, any other the last one: if the block has a value, it is that one.
+    """
+    steps, axis = layout.steps, layout.axis
+    window = ends_of(windows, steps)[1][0]
+    numbers = np.arange(steps).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
+    last = np.maximum.accumulate(np.where(keep, numbers, 0), axis=axis)
+    following = np.flip(np.where(keep, numbers, max(steps - 1, 0)), axis)
+    following = np.flip(np.minimum.accumulate(following, axis=axis), axis)
+    nearest = np.take_along_axis(x, np.where(numbers % window == 1, following, last), axis)
+    # A window without this step would be spoilt by a value that is not finite.
+    return np.where(keep | ~np.isfinite(nearest), x, nearest)
 
 
 def _lengths(keep: Array, layout: MovingLayout, windows: Windows) -> tuple[Array, Array]:
