@@ -44,7 +44,7 @@ def exponential_norm(
         The weight of a new step, above 0 and at most 1: braindecode's ``factor_new``. Half of the
         weight lies on the last ``0.7 / alpha`` steps.
     axis : int, default -1
-        The axis of time.
+        The axis of time. A table with time in rows, as of pandas, needs 0.
     adjust : bool, default True
         Whether the weights :math:`(1 - \alpha)^k` of all steps so far are divided by their sum, or
         else the first step counts as if it had lasted forever. As for ``ewm`` of pandas.

@@ -43,7 +43,8 @@ def moving_norm(
     window : int
         The number of steps of a window. If x is shorter, the window is all of x.
     axis : int, default -1
-        The axis of time. Kaldi's and torchaudio's features have time before the features: -2.
+        The axis of time. A table with time in rows, as of pandas, needs 0, and features of Kaldi
+        and torchaudio, (..., time, frequency), need -2.
     center : bool, default False
         Whether the window of step t begins with step ``t - window // 2``, or else ends with t.
         Near the ends of x a centred window moves inwards and keeps its length.
