@@ -229,6 +229,15 @@ def test_every_norm_is_in_every_table(table):
     assert [norm for norm in NORMS if norm not in content] == []
 
 
+@pytest.mark.parametrize("table", ["docs/scikit_learn.md", "docs/reference/scikit_learn.md"])
+def test_every_estimator_is_in_every_table(table):
+    estimators = pytest.importorskip("numnorm.sklearn").__all__
+    lines = re.findall(
+        r"^(?:\| `|   )([A-Z]\w+)\b", (PACKAGE.parent / table).read_text("utf-8"), re.MULTILINE
+    )
+    assert sorted(lines) == sorted(estimators)
+
+
 def test_every_norm_and_every_dtype_is_compiled_by_default():
     assert set(kernels.DEFAULT) == set(NORMS)
     compiled = {dtype for cases in kernels.DEFAULT.values() for dtype, _ in cases}
