@@ -394,8 +394,7 @@ def stream_step(shape: Sequence[int], *, channel_axis: Axis = 1) -> int:
             return max(sizes[0], 1)
         sizes, channel_axis = merged_shape(sizes, channel_axis)
     layout = column_layout(sizes, channel_axis)
-    channel = operator.index(channel_axis) % len(sizes)
-    if channel == 0:
+    if not (channel := operator.index(channel_axis) % len(sizes)):
         return max(sizes[0], 1)
     entries = math.prod(sizes[1:channel])
     return layout.block // math.gcd(layout.block, max(entries, 1))
