@@ -9,12 +9,12 @@ import functools
 import math
 import numbers
 import operator
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 Shape = tuple[int, ...]
-Axis = int | tuple[int, ...] | list[int]
+Axis = SupportsIndex | tuple[SupportsIndex, ...] | list[int] | list[np.int64]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 

@@ -4,9 +4,11 @@ A float array of NumPy comes back with its own type. For everything else the res
 it lies, and so its type, is known only when the code runs.
 """
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     # Type checkers know the defaults of type variables, Python from 3.13 on.
@@ -51,13 +53,21 @@ class OnDevice(Protocol):
         """The address, shape and type of the elements."""
 
 
+Number = float | np.floating[Any] | np.integer[Any]
+"""A number: of NumPy's own, float64 alone is a float."""
+
+Integer = SupportsIndex
+"""An integer, one of NumPy's included."""
+
+# Not `npt.ArrayLike`: an array of NumPy is one, too, and mypy would not find its own type.
+_Sequences = Sequence[Number] | Sequence[Sequence[Number]] | Sequence[Sequence[Sequence[Number]]]
 _Integers = np.ndarray[Any, np.dtype[np.integer[Any] | np.bool]]
-_Others = list[Any] | tuple[Any, ...] | _Integers | Convertible | OnDevice
+_Others = list[Any] | tuple[Any, ...] | _Sequences | _Integers | Convertible | OnDevice
 
 Input = FloatArray[Array] | _Others
 """An array whose own type the result has: ``def norm(x: Input[Array]) -> Array``."""
 
-ArrayLike = FloatArray[Any] | _Others
+ArrayLike = npt.ArrayLike | FloatArray[Any] | _Others
 """Any other array of a call."""
 
 Detach = Literal["mean", "scale", "both"]
@@ -74,14 +84,14 @@ class Counting(TypedDict, total=False):
     """Keywords that say which elements of x count in its statistics, and how much."""
 
     where: "ArrayLike | bool | None"
-    weights: "ArrayLike | float | None"
+    weights: "ArrayLike | Number | None"
     nan_policy: "NanPolicy"
 
 
 class Filling(Counting, total=False):
     """The same, and the result of elements that do not count."""
 
-    fill: "float | None"
+    fill: "Number | None"
 
 
 class Omitting(TypedDict, total=False):
@@ -94,7 +104,7 @@ class Omitting(TypedDict, total=False):
 class OmittingFilling(Omitting, total=False):
     """The same, and the result of steps that do not count."""
 
-    fill: "float | None"
+    fill: "Number | None"
 
 
 class Grouping(Counting, total=False):

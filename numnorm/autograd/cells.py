@@ -9,7 +9,7 @@ import numpy as np
 from autograd.tracer import getval, isbox
 
 from numnorm import rnn as cells
-from numnorm.array_types import CellNorm, LSTMNorm, LSTMVariant, Nonlinearity
+from numnorm.array_types import CellNorm, LSTMNorm, LSTMVariant, Nonlinearity, Number
 from numnorm.autograd.primitives import Differentiable
 from numnorm.rnn.parameters import GRU, LSTM, RNN, Kind, kind_of, named
 
@@ -57,13 +57,13 @@ def lstm(
     *,
     norm: LSTMNorm | cells.RecurrentBatchNorm | None = "layer",
     variant: LSTMVariant = "paper",
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float | tuple[float, float] = 0.0,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number | tuple[Number, Number] = 0.0,
     rng: np.random.Generator | None = None,
 ) -> cells.LSTMStates:
     """Return `numnorm.rnn.lstm`, with gradients with respect to x, parameters, h and c.
@@ -130,13 +130,13 @@ def gru(
     *,
     norm: CellNorm | None = "layer",
     reset_after: bool = True,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float = 0.0,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number = 0.0,
     rng: np.random.Generator | None = None,
 ) -> cells.GRUStates:
     """Return `numnorm.rnn.gru`, with gradients with respect to x, parameters and h.
@@ -195,13 +195,13 @@ def rnn(
     *,
     norm: CellNorm | None = "layer",
     nonlinearity: Nonlinearity = "tanh",
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float = 0.0,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number = 0.0,
     rng: np.random.Generator | None = None,
 ) -> cells.RNNStates:
     """Return `numnorm.rnn.rnn`, with gradients with respect to x, parameters and h.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, Unpack
 
 from numnorm.arguments import Axis
-from numnorm.array_types import Convention, Filling
+from numnorm.array_types import Convention, Filling, Integer, Number
 from numnorm.autograd import norms
 
 
@@ -14,9 +14,9 @@ def group_norm(
     gamma: Any = None,
     beta: Any = None,
     *,
-    groups: int,
-    channel_axis: int = 1,
-    eps: float = 1e-5,
+    groups: Integer,
+    channel_axis: Integer = 1,
+    eps: Number = 1e-5,
     **others: Unpack[Filling],
 ) -> Any:
     """Return `numnorm.group_norm`, with gradients with respect to x, gamma and beta.
@@ -52,15 +52,15 @@ def instance_norm(
     gamma: Any = None,
     beta: Any = None,
     *,
-    channel_axis: int = 1,
+    channel_axis: Integer = 1,
     running_mean: Any = None,
     running_var: Any = None,
     training: bool = True,
-    momentum: float | Literal["cumulative"] | None = None,
+    momentum: Number | Literal["cumulative"] | None = None,
     batches: int | None = None,
     convention: Convention = "torch",
     unbiased: bool | None = None,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     **others: Unpack[Filling],
 ) -> Any:
     """Return `numnorm.instance_norm`, with gradients with respect to x, gamma and beta.
@@ -115,11 +115,11 @@ def batch_norm(
     running_mean: Any = None,
     running_var: Any = None,
     training: bool = True,
-    momentum: float | Literal["cumulative"] | None = None,
+    momentum: Number | Literal["cumulative"] | None = None,
     batches: int | None = None,
     convention: Convention = "torch",
     unbiased: bool | None = None,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     **others: Unpack[Filling],
 ) -> Any:
     """Return `numnorm.batch_norm`, with gradients with respect to x, gamma and beta.

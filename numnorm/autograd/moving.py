@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from numnorm.array_types import OmittingFilling
+from numnorm.array_types import Integer, Number, OmittingFilling
 from numnorm.autograd import norms
 
 
 def moving_norm(
     x: Any,
-    window: int,
+    window: Integer,
     *,
-    axis: int = -1,
+    axis: Integer = -1,
     center: bool = False,
-    min_window: int = 1,
+    min_window: Integer = 1,
     subtract_mean: bool = True,
     scale: bool = True,
-    eps: float = 0.0,
+    eps: Number = 0.0,
     **others: Unpack[OmittingFilling],
 ) -> Any:
     """Return `numnorm.moving_norm`, with the gradient with respect to x.
@@ -59,12 +59,12 @@ def moving_norm(
 
 def exponential_norm(
     x: Any,
-    alpha: float,
+    alpha: Number,
     *,
-    axis: int = -1,
+    axis: Integer = -1,
     adjust: bool = True,
-    initial: int = 0,
-    eps: float = 1e-4,
+    initial: Integer = 0,
+    eps: Number = 1e-4,
     **others: Unpack[OmittingFilling],
 ) -> Any:
     """Return `numnorm.exponential_norm`, with the gradient with respect to x.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from numnorm.arguments import Axis, check_choice, check_flag
-from numnorm.array_types import Detach, EpsIn, Filling
+from numnorm.array_types import Detach, EpsIn, Filling, Integer, Number
 from numnorm.autograd import norms
 from numnorm.norms.layer import DETACHABLE
 
@@ -16,7 +16,7 @@ def layer_norm(
     beta: Any = None,
     *,
     axis: Axis = -1,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     detach: Detach | None = None,
     **others: Unpack[Filling],
 ) -> Any:
@@ -57,7 +57,7 @@ def rms_norm(
     gamma: Any = None,
     *,
     axis: Axis = -1,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     **others: Unpack[Filling],
 ) -> Any:
     """Return `numnorm.rms_norm`, with gradients with respect to x and gamma.
@@ -92,10 +92,10 @@ def ada_norm(
     *,
     axis: Axis = -1,
     scale: float = 1.0,
-    k: float = 0.1,
-    eps: float = 1e-5,
+    k: Number = 0.1,
+    eps: Number = 1e-5,
     eps_in: EpsIn = "variance",
-    ddof: int = 0,
+    ddof: Integer = 0,
     detach_factor: bool = True,
     **others: Unpack[Filling],
 ) -> Any:
@@ -144,7 +144,7 @@ def standard_normal_variate(
     x: Any,
     *,
     axis: Axis = -1,
-    ddof: int = 0,
+    ddof: Integer = 0,
     **others: Unpack[Filling],
 ) -> Any:
     """Return `numnorm.standard_normal_variate`, with the gradient with respect to x.

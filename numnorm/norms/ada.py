@@ -6,7 +6,7 @@ from sys import modules
 from typing import Any, Unpack
 
 from numnorm.arguments import Axis, check_choice, check_eps, check_flag, check_number
-from numnorm.array_types import Array, ArrayLike, Counting, EpsIn, Filling, Input
+from numnorm.array_types import Array, ArrayLike, Counting, EpsIn, Filling, Input, Integer, Number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling, scaling_by
 from numnorm.layouts import RowLayout, row_layout
@@ -52,10 +52,10 @@ def ada_norm(
     *,
     axis: Axis = -1,
     scale: float = 1.0,
-    k: float = 0.1,
-    eps: float = 1e-5,
+    k: Number = 0.1,
+    eps: Number = 1e-5,
     eps_in: EpsIn = "variance",
-    ddof: int = 0,
+    ddof: Integer = 0,
     out: Any = None,
     **others: Unpack[Filling],
 ) -> Array:
@@ -126,10 +126,10 @@ def ada_norm_forward(
     *,
     axis: Axis = -1,
     scale: float = 1.0,
-    k: float = 0.1,
-    eps: float = 1e-5,
+    k: Number = 0.1,
+    eps: Number = 1e-5,
     eps_in: EpsIn = "variance",
-    ddof: int = 0,
+    ddof: Integer = 0,
     out: Any = None,
     **others: Unpack[Filling],
 ) -> Normalized[Array]:
@@ -176,10 +176,10 @@ def ada_norm_backward(
     *,
     axis: Axis = -1,
     scale: float = 1.0,
-    k: float = 0.1,
-    eps: float = 1e-5,
+    k: Number = 0.1,
+    eps: Number = 1e-5,
     eps_in: EpsIn = "variance",
-    ddof: int = 0,
+    ddof: Integer = 0,
     detach_factor: bool = True,
     out: Any = None,
     **others: Unpack[Counting],

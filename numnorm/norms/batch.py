@@ -18,7 +18,7 @@ from numnorm.arguments import (
     check_number,
     result_dtype,
 )
-from numnorm.array_types import Array, ArrayLike, Convention, GroupFilling, Grouping, Input
+from numnorm.array_types import Array, ArrayLike, Convention, GroupFilling, Grouping, Input, Number
 from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.backend import ColumnBackend
 from numnorm.backends.contract.norms import Detached
@@ -45,11 +45,11 @@ def batch_norm(
     running_mean: ArrayLike | None = None,
     running_var: ArrayLike | None = None,
     training: bool = True,
-    momentum: float | Literal["cumulative"] | None = None,
+    momentum: Number | Literal["cumulative"] | None = None,
     batches: int | None = None,
     convention: Convention = "torch",
     unbiased: bool | None = None,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     out: Any = None,
     **others: Unpack[GroupFilling],
 ) -> Array:
@@ -169,11 +169,11 @@ def batch_norm_forward(
     running_mean: ArrayLike | None = None,
     running_var: ArrayLike | None = None,
     training: bool = True,
-    momentum: float | Literal["cumulative"] | None = None,
+    momentum: Number | Literal["cumulative"] | None = None,
     batches: int | None = None,
     convention: Convention = "torch",
     unbiased: bool | None = None,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     out: Any = None,
     **others: Unpack[GroupFilling],
 ) -> Normalized[Array]:

@@ -6,7 +6,7 @@ from sys import modules
 from typing import Any, Unpack
 
 from numnorm.arguments import check_eps, check_flag, check_integer, check_number
-from numnorm.array_types import Array, ArrayLike, Input, Omitting, OmittingFilling
+from numnorm.array_types import Array, ArrayLike, Input, Integer, Number, Omitting, OmittingFilling
 from numnorm.backends.contract.moving import Decay, ExponentialState, decay_by
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.resolve_axis import resolve_moving
@@ -16,12 +16,12 @@ from numnorm.norms.weighted import with_weights
 
 def exponential_norm(
     x: Input[Array],
-    alpha: float,
+    alpha: Number,
     *,
-    axis: int = -1,
+    axis: Integer = -1,
     adjust: bool = True,
-    initial: int = 0,
-    eps: float = 1e-4,
+    initial: Integer = 0,
+    eps: Number = 1e-4,
     out: Any = None,
     **others: Unpack[OmittingFilling],
 ) -> Array:
@@ -44,7 +44,7 @@ def exponential_norm(
         The weight of a new step, above 0 and at most 1: braindecode's ``factor_new``. Half of the
         weight lies on the last ``0.7 / alpha`` steps.
     axis : int, default -1
-        The axis of time.
+        The axis of time. A table with time in rows, as of pandas, needs 0.
     adjust : bool, default True
         Whether the weights :math:`(1 - \alpha)^k` of all steps so far are divided by their sum, or
         else the first step counts as if it had lasted forever. As for ``ewm`` of pandas.
@@ -107,12 +107,12 @@ def exponential_norm(
 
 def exponential_norm_forward(
     x: Input[Array],
-    alpha: float,
+    alpha: Number,
     *,
-    axis: int = -1,
+    axis: Integer = -1,
     adjust: bool = True,
-    initial: int = 0,
-    eps: float = 1e-4,
+    initial: Integer = 0,
+    eps: Number = 1e-4,
     out: Any = None,
     **others: Unpack[OmittingFilling],
 ) -> Normalized[Array]:
@@ -148,12 +148,12 @@ def exponential_norm_backward(
     x: Input[Array],
     mean: ArrayLike,
     rstd: ArrayLike,
-    alpha: float,
+    alpha: Number,
     *,
-    axis: int = -1,
+    axis: Integer = -1,
     adjust: bool = True,
-    initial: int = 0,
-    eps: float = 1e-4,
+    initial: Integer = 0,
+    eps: Number = 1e-4,
     out: Any = None,
     **others: Unpack[Omitting],
 ) -> Array:
@@ -202,12 +202,12 @@ def exponential_norm_backward(
 
 def exponential_norm_step(
     x: Input[Array],
-    alpha: float,
+    alpha: Number,
     state: ExponentialState | None = None,
     *,
-    axis: int = -1,
+    axis: Integer = -1,
     adjust: bool = True,
-    eps: float = 1e-4,
+    eps: Number = 1e-4,
     out: Any = None,
     **others: Unpack[OmittingFilling],
 ) -> tuple[Array, ExponentialState]:

@@ -6,7 +6,7 @@ from sys import modules
 from typing import Any, Unpack
 
 from numnorm.arguments import check_eps
-from numnorm.array_types import Array, ArrayLike, Counting, Filling, Input
+from numnorm.array_types import Array, ArrayLike, Counting, Filling, Input, Integer, Number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Norm, scaling_by
 from numnorm.layouts import group_layout
@@ -23,9 +23,9 @@ def group_norm(
     gamma: ArrayLike | None = None,
     beta: ArrayLike | None = None,
     *,
-    groups: int,
-    channel_axis: int = 1,
-    eps: float = 1e-5,
+    groups: Integer,
+    channel_axis: Integer = 1,
+    eps: Number = 1e-5,
     out: Any = None,
     **others: Unpack[Filling],
 ) -> Array:
@@ -99,9 +99,9 @@ def group_norm_forward(
     gamma: ArrayLike | None = None,
     beta: ArrayLike | None = None,
     *,
-    groups: int,
-    channel_axis: int = 1,
-    eps: float = 1e-5,
+    groups: Integer,
+    channel_axis: Integer = 1,
+    eps: Number = 1e-5,
     out: Any = None,
     **others: Unpack[Filling],
 ) -> Normalized[Array]:
@@ -141,8 +141,8 @@ def group_norm_backward(
     rstd: ArrayLike,
     gamma: ArrayLike | None = None,
     *,
-    groups: int,
-    channel_axis: int = 1,
+    groups: Integer,
+    channel_axis: Integer = 1,
     out: Any = None,
     **others: Unpack[Counting],
 ) -> Gradients[Array]:

@@ -8,7 +8,16 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from numnorm.arguments import check_eps, check_flag
-from numnorm.array_types import Array, ArrayLike, Convention, Counting, Filling, Input
+from numnorm.array_types import (
+    Array,
+    ArrayLike,
+    Convention,
+    Counting,
+    Filling,
+    Input,
+    Integer,
+    Number,
+)
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Scaling, scaling_by
 from numnorm.layouts import RowLayout, column_layout, instance_layout
@@ -27,15 +36,15 @@ def instance_norm(
     gamma: ArrayLike | None = None,
     beta: ArrayLike | None = None,
     *,
-    channel_axis: int = 1,
+    channel_axis: Integer = 1,
     running_mean: ArrayLike | None = None,
     running_var: ArrayLike | None = None,
     training: bool = True,
-    momentum: float | Literal["cumulative"] | None = None,
+    momentum: Number | Literal["cumulative"] | None = None,
     batches: int | None = None,
     convention: Convention = "torch",
     unbiased: bool | None = None,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     out: Any = None,
     **others: Unpack[Filling],
 ) -> Array:
@@ -125,15 +134,15 @@ def instance_norm_forward(
     gamma: ArrayLike | None = None,
     beta: ArrayLike | None = None,
     *,
-    channel_axis: int = 1,
+    channel_axis: Integer = 1,
     running_mean: ArrayLike | None = None,
     running_var: ArrayLike | None = None,
     training: bool = True,
-    momentum: float | Literal["cumulative"] | None = None,
+    momentum: Number | Literal["cumulative"] | None = None,
     batches: int | None = None,
     convention: Convention = "torch",
     unbiased: bool | None = None,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     out: Any = None,
     **others: Unpack[Filling],
 ) -> Normalized[Array]:
@@ -234,7 +243,7 @@ def instance_norm_backward(
     rstd: ArrayLike,
     gamma: ArrayLike | None = None,
     *,
-    channel_axis: int = 1,
+    channel_axis: Integer = 1,
     training: bool = True,
     out: Any = None,
     **others: Unpack[Counting],

@@ -6,7 +6,7 @@ from sys import modules
 from typing import Any, Unpack
 
 from numnorm.arguments import Axis, check_choice
-from numnorm.array_types import Array, ArrayLike, Counting, Detach, Filling, Input
+from numnorm.array_types import Array, ArrayLike, Counting, Detach, Filling, Input, Number
 from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.affine import AFFINE
@@ -36,7 +36,7 @@ def layer_norm(
     beta: ArrayLike | None = None,
     *,
     axis: Axis = -1,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     out: Any = None,
     **others: Unpack[Filling],
 ) -> Array:
@@ -125,7 +125,7 @@ def layer_norm_forward(
     beta: ArrayLike | None = None,
     *,
     axis: Axis = -1,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     out: Any = None,
     **others: Unpack[Filling],
 ) -> Normalized[Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from sys import modules
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, overload
@@ -11,7 +12,7 @@ import numpy as np
 
 from numnorm.arguments import Axis, check_integer, check_shape
 from numnorm.array_likes import as_plain_array, is_on_device
-from numnorm.array_types import ArrayLike, Counting, Grouping
+from numnorm.array_types import ArrayLike, Counting, Grouping, Integer
 from numnorm.backends import backend_for
 from numnorm.layouts import column_layout, normalized_axes
 from numnorm.lazy_arrays import any_lazy, lazy_twin
@@ -89,7 +90,7 @@ class Moments(NamedTuple):
             return other if count == 0 else self
         return Moments(count + others, *backend.merged_moments(mean, self, other))
 
-    def variance(self, ddof: int = 0) -> Any:
+    def variance(self, ddof: Integer = 0) -> Any:
         """Return the variance of each channel.
 
         Parameters
@@ -116,7 +117,7 @@ class Moments(NamedTuple):
         """
         return self._divided("variance", ddof)
 
-    def std(self, ddof: int = 0) -> Any:
+    def std(self, ddof: Integer = 0) -> Any:
         """Return the standard deviation of each channel: the root of its variance.
 
         Parameters
@@ -325,7 +326,7 @@ def stream_step(shape: Sequence[int], *, channel_axis: Axis = 1) -> int:
             return max(sizes[0], 1)
         sizes, channel_axis = merged_shape(sizes, channel_axis)
     layout = column_layout(sizes, channel_axis)
-    if channel_axis % len(sizes) == 0:
+    if not (channel := operator.index(channel_axis) % len(sizes)):
         return max(sizes[0], 1)
-    entries = math.prod(sizes[1 : channel_axis % len(sizes)])
+    entries = math.prod(sizes[1:channel])
     return layout.block // math.gcd(layout.block, max(entries, 1))

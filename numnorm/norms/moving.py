@@ -6,7 +6,7 @@ from sys import modules
 from typing import Any, Unpack
 
 from numnorm.arguments import check_eps, check_flag, check_integer
-from numnorm.array_types import Array, ArrayLike, Input, Omitting, OmittingFilling
+from numnorm.array_types import Array, ArrayLike, Input, Integer, Number, Omitting, OmittingFilling
 from numnorm.backends.contract.moving import MovingState, Windows, windows_by
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.resolve_axis import resolve_moving
@@ -16,14 +16,14 @@ from numnorm.norms.weighted import with_weights
 
 def moving_norm(
     x: Input[Array],
-    window: int,
+    window: Integer,
     *,
-    axis: int = -1,
+    axis: Integer = -1,
     center: bool = False,
-    min_window: int = 1,
+    min_window: Integer = 1,
     subtract_mean: bool = True,
     scale: bool = True,
-    eps: float = 0.0,
+    eps: Number = 0.0,
     out: Any = None,
     **others: Unpack[OmittingFilling],
 ) -> Array:
@@ -43,7 +43,8 @@ def moving_norm(
     window : int
         The number of steps of a window. If x is shorter, the window is all of x.
     axis : int, default -1
-        The axis of time. Kaldi's and torchaudio's features have time before the features: -2.
+        The axis of time. A table with time in rows, as of pandas, needs 0, and features of Kaldi
+        and torchaudio, (..., time, frequency), need -2.
     center : bool, default False
         Whether the window of step t begins with step ``t - window // 2``, or else ends with t.
         Near the ends of x a centred window moves inwards and keeps its length.
@@ -118,14 +119,14 @@ def moving_norm(
 
 def moving_norm_forward(
     x: Input[Array],
-    window: int,
+    window: Integer,
     *,
-    axis: int = -1,
+    axis: Integer = -1,
     center: bool = False,
-    min_window: int = 1,
+    min_window: Integer = 1,
     subtract_mean: bool = True,
     scale: bool = True,
-    eps: float = 0.0,
+    eps: Number = 0.0,
     out: Any = None,
     **others: Unpack[OmittingFilling],
 ) -> Normalized[Array]:
@@ -162,11 +163,11 @@ def moving_norm_backward(
     x: Input[Array],
     mean: ArrayLike,
     rstd: ArrayLike,
-    window: int,
+    window: Integer,
     *,
-    axis: int = -1,
+    axis: Integer = -1,
     center: bool = False,
-    min_window: int = 1,
+    min_window: Integer = 1,
     subtract_mean: bool = True,
     scale: bool = True,
     out: Any = None,
@@ -223,13 +224,13 @@ def moving_norm_backward(
 
 def moving_norm_step(
     x: Input[Array],
-    window: int,
+    window: Integer,
     state: MovingState | None = None,
     *,
-    axis: int = -1,
+    axis: Integer = -1,
     subtract_mean: bool = True,
     scale: bool = True,
-    eps: float = 0.0,
+    eps: Number = 0.0,
     out: Any = None,
     **others: Unpack[OmittingFilling],
 ) -> tuple[Array, MovingState]:

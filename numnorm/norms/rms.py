@@ -6,7 +6,7 @@ from sys import modules
 from typing import Any, Unpack
 
 from numnorm.arguments import Axis
-from numnorm.array_types import Array, ArrayLike, Counting, Filling, Input
+from numnorm.array_types import Array, ArrayLike, Counting, Filling, Input, Number
 from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.affine import GAIN
@@ -22,7 +22,7 @@ def rms_norm(
     gamma: ArrayLike | None = None,
     *,
     axis: Axis = -1,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     out: Any = None,
     **others: Unpack[Filling],
 ) -> Array:
@@ -88,7 +88,7 @@ def rms_norm_forward(
     gamma: ArrayLike | None = None,
     *,
     axis: Axis = -1,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     out: Any = None,
     **others: Unpack[Filling],
 ) -> RmsNormalized[Array]:

@@ -6,7 +6,7 @@ from sys import modules
 from typing import Any, Unpack
 
 from numnorm.arguments import Axis, check_integer
-from numnorm.array_types import Array, Filling, Input
+from numnorm.array_types import Array, Filling, Input, Integer
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import scaling_by
 from numnorm.layouts import RowLayout, row_layout
@@ -16,7 +16,12 @@ from numnorm.norms.weighted import with_weights
 
 
 def standard_normal_variate(
-    x: Input[Array], *, axis: Axis = -1, ddof: int = 0, out: Any = None, **others: Unpack[Filling]
+    x: Input[Array],
+    *,
+    axis: Axis = -1,
+    ddof: Integer = 0,
+    out: Any = None,
+    **others: Unpack[Filling],
 ) -> Array:
     r"""Normalize to mean 0 and standard deviation 1, however small the deviation is.
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.array_types import CellNorm, Nonlinearity
+from numnorm.array_types import CellNorm, Nonlinearity, Number
 from numnorm.rnn.parameters import RNN, RNNParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import RNNCellForward, RNNForward, RNNGradients, RNNStates
@@ -19,13 +19,13 @@ def rnn(
     *,
     norm: CellNorm | None = "layer",
     nonlinearity: Nonlinearity = "tanh",
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float = 0.0,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number = 0.0,
     rng: np.random.Generator | None = None,
 ) -> RNNStates:
     r"""Run a normalized plain recurrent network over sequences.
@@ -127,13 +127,13 @@ def rnn_forward(
     *,
     norm: CellNorm | None = "layer",
     nonlinearity: Nonlinearity = "tanh",
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float = 0.0,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number = 0.0,
     rng: np.random.Generator | None = None,
 ) -> RNNForward:
     """Return the states of `rnn` together with what its backward pass needs.
@@ -209,10 +209,10 @@ def rnn_cell(
     *,
     norm: CellNorm | None = "layer",
     nonlinearity: Nonlinearity = "tanh",
-    eps: float = 1e-5,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float = 0.0,
+    eps: Number = 1e-5,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number = 0.0,
     rng: np.random.Generator | None = None,
 ) -> Any:
     """Take one step of a normalized plain recurrent network: the same bytes as that step of `rnn`.
@@ -256,10 +256,10 @@ def rnn_cell_forward(
     *,
     norm: CellNorm | None = "layer",
     nonlinearity: Nonlinearity = "tanh",
-    eps: float = 1e-5,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float = 0.0,
+    eps: Number = 1e-5,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number = 0.0,
     rng: np.random.Generator | None = None,
 ) -> RNNCellForward:
     """Return the state of `rnn_cell` together with what its backward pass needs.

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.array_types import CellNorm
+from numnorm.array_types import CellNorm, Number
 from numnorm.rnn.parameters import GRU, GRUParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import GRUCellForward, GRUForward, GRUGradients, GRUStates
@@ -19,13 +19,13 @@ def gru(
     *,
     norm: CellNorm | None = "layer",
     reset_after: bool = True,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float = 0.0,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number = 0.0,
     rng: np.random.Generator | None = None,
 ) -> GRUStates:
     r"""Run a normalized gated recurrent unit over sequences.
@@ -141,13 +141,13 @@ def gru_forward(
     *,
     norm: CellNorm | None = "layer",
     reset_after: bool = True,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float = 0.0,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number = 0.0,
     rng: np.random.Generator | None = None,
 ) -> GRUForward:
     """Return the states of `gru` together with what its backward pass needs.
@@ -223,10 +223,10 @@ def gru_cell(
     *,
     norm: CellNorm | None = "layer",
     reset_after: bool = True,
-    eps: float = 1e-5,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float = 0.0,
+    eps: Number = 1e-5,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number = 0.0,
     rng: np.random.Generator | None = None,
 ) -> Any:
     """Take one step of a normalized gated recurrent unit: the same bytes as that step of `gru`.
@@ -270,10 +270,10 @@ def gru_cell_forward(
     *,
     norm: CellNorm | None = "layer",
     reset_after: bool = True,
-    eps: float = 1e-5,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float = 0.0,
+    eps: Number = 1e-5,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number = 0.0,
     rng: np.random.Generator | None = None,
 ) -> GRUCellForward:
     """Return the state of `gru_cell` together with what its backward pass needs.

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.array_types import LSTMNorm, LSTMVariant
+from numnorm.array_types import LSTMNorm, LSTMVariant, Number
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm
 from numnorm.rnn.parameters import LSTM, LSTMParameters, ProjectedLSTMParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
@@ -27,13 +27,13 @@ def lstm(
     *,
     norm: LSTMNorm | RecurrentBatchNorm | None = "layer",
     variant: LSTMVariant = "paper",
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float | tuple[float, float] = 0.0,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number | tuple[Number, Number] = 0.0,
     rng: np.random.Generator | None = None,
 ) -> LSTMStates:
     r"""Run a normalized LSTM over sequences.
@@ -149,13 +149,13 @@ def lstm_forward(
     *,
     norm: LSTMNorm | RecurrentBatchNorm | None = "layer",
     variant: LSTMVariant = "paper",
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float | tuple[float, float] = 0.0,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number | tuple[Number, Number] = 0.0,
     rng: np.random.Generator | None = None,
 ) -> LSTMForward:
     """Return the states of `lstm` together with what its backward pass needs.
@@ -231,10 +231,10 @@ def lstm_cell(
     *,
     norm: LSTMNorm | RecurrentBatchNorm | None = "layer",
     variant: LSTMVariant = "paper",
-    eps: float = 1e-5,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float | tuple[float, float] = 0.0,
+    eps: Number = 1e-5,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number | tuple[Number, Number] = 0.0,
     rng: np.random.Generator | None = None,
 ) -> LSTMState:
     """Take one step of a normalized LSTM: the same bytes as that step of `lstm`.
@@ -279,10 +279,10 @@ def lstm_cell_forward(
     *,
     norm: LSTMNorm | RecurrentBatchNorm | None = "layer",
     variant: LSTMVariant = "paper",
-    eps: float = 1e-5,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
-    zoneout: float | tuple[float, float] = 0.0,
+    eps: Number = 1e-5,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
+    zoneout: Number | tuple[Number, Number] = 0.0,
     rng: np.random.Generator | None = None,
 ) -> LSTMCellForward:
     """Return the state of `lstm_cell` together with what its backward pass needs.

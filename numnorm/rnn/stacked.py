@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import check_eps, check_flag, check_number, check_shape
-from numnorm.array_types import LSTMNorm, LSTMVariant
+from numnorm.array_types import LSTMNorm, LSTMVariant, Number
 from numnorm.backends import backend_for
 from numnorm.rnn.dropout import check_dropout, gain
 from numnorm.rnn.pickling import reduced
@@ -45,8 +45,8 @@ def stacked(
     layers: Sequence[Any],
     states: Sequence[Any] | None = None,
     *,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
     rng: np.random.Generator | None = None,
     lengths: Any = None,
     batch_first: bool = False,
@@ -54,8 +54,8 @@ def stacked(
     variant: LSTMVariant | None = None,
     nonlinearity: str | None = None,
     reset_after: bool | None = None,
-    eps: float = 1e-5,
-    zoneout: float = 0.0,
+    eps: Number = 1e-5,
+    zoneout: Number = 0.0,
 ) -> Stacked:
     r"""Run layers of recurrent cells, each on the outputs of the previous one.
 
@@ -157,8 +157,8 @@ def stacked_forward(
     layers: Sequence[Any],
     states: Sequence[Any] | None = None,
     *,
-    dropout: float = 0.0,
-    recurrent_dropout: float = 0.0,
+    dropout: Number = 0.0,
+    recurrent_dropout: Number = 0.0,
     rng: np.random.Generator | None = None,
     lengths: Any = None,
     batch_first: bool = False,
@@ -166,8 +166,8 @@ def stacked_forward(
     variant: LSTMVariant | None = None,
     nonlinearity: str | None = None,
     reset_after: bool | None = None,
-    eps: float = 1e-5,
-    zoneout: float = 0.0,
+    eps: Number = 1e-5,
+    zoneout: Number = 0.0,
 ) -> StackedForward:
     """Return the result of `stacked` together with what its backward pass needs.
 

@@ -9,7 +9,7 @@ import numpy as np
 import sklearn
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import FLOAT_DTYPES, validate_data
+from sklearn.utils.validation import FLOAT_DTYPES, check_array, validate_data
 
 Array = np.ndarray[Any, Any]
 
@@ -29,13 +29,23 @@ class Normalizer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _validated(self, X: Any, *, reset: bool) -> Array:
         """Return X as an array of floats, and remember its features if `reset`."""
-        values: Array = validate_data(
-            self,
-            as_numpy(X),
-            reset=reset,
-            dtype=float_dtypes(X),
-            ensure_all_finite="allow-nan" if self._takes_nan() else True,
+        given = as_numpy(X)
+        values = self._checked(given, float_dtypes(X))
+        validate_data(self, given, reset=reset, skip_check_array=True)
+        return values
+
+    def _checked(self, X: Any, dtype: Any) -> Array:
+        """Return X as an array of floats that are finite or, where `nan_policy` says so, NaN."""
+        values: Array = check_array(
+            X, dtype=dtype, ensure_all_finite="allow-nan", estimator=self, input_name="X"
         )
+        # scikit-learn's own message recommends other estimators.
+        if not self._takes_nan() and (missing := np.isnan(values)).any():
+            row, feature = np.argwhere(missing)[0]
+            raise ValueError(
+                f"X must not contain NaN, as nan_policy is 'raise', got one in row {row}, feature "
+                f"{feature}: nan_policy='omit' leaves NaN out"
+            )
         return values
 
     def _takes_nan(self) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import (
     _check_sample_weight,
-    check_array,
     check_is_fitted,
 )
 
@@ -223,8 +222,7 @@ class BatchNormalizer(Normalizer):
             The data as they were, in the dtype of X.
         """
         check_is_fitted(self)
-        finite = "allow-nan" if self._takes_nan() else True
-        values = check_array(as_numpy(X), dtype=float_dtypes(X), ensure_all_finite=finite)
+        values = self._checked(as_numpy(X), float_dtypes(X))
         width = values.shape[1]
         if width != self.n_features_in_:
             raise ValueError(f"X must have {self.n_features_in_} features, got {width}")

@@ -8,7 +8,7 @@ import xarray as xr
 
 import numnorm
 from numnorm.arguments import check_flag
-from numnorm.array_types import Convention, NanPolicy
+from numnorm.array_types import Convention, Integer, NanPolicy, Number
 from numnorm.xarray.named_dims import (
     Dims,
     Labelled,
@@ -26,14 +26,14 @@ def group_norm(
     gamma: Any = None,
     beta: Any = None,
     *,
-    groups: int,
+    groups: Integer,
     channel_dim: Any,
     dim: Dims,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",
-    fill: float | None = None,
+    fill: Number | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize over groups of channels and the named dimensions, then scale and shift.
@@ -101,15 +101,15 @@ def instance_norm(
     running_mean: Any = None,
     running_var: Any = None,
     training: bool = True,
-    momentum: float | Literal["cumulative"] | None = None,
+    momentum: Number | Literal["cumulative"] | None = None,
     batches: int | None = None,
     convention: Convention = "torch",
     unbiased: bool | None = None,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",
-    fill: float | None = None,
+    fill: Number | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize each channel of each sample over the named dimensions, then scale and shift.
@@ -188,15 +188,15 @@ def batch_norm(
     running_mean: Any = None,
     running_var: Any = None,
     training: bool = True,
-    momentum: float | Literal["cumulative"] | None = None,
+    momentum: Number | Literal["cumulative"] | None = None,
     batches: int | None = None,
     convention: Convention = "torch",
     unbiased: bool | None = None,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",
-    fill: float | None = None,
+    fill: Number | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize each channel over all other dimensions, then scale and shift it.

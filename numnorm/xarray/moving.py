@@ -7,7 +7,7 @@ from typing import Any, cast
 import xarray as xr
 
 import numnorm
-from numnorm.array_types import NanPolicy
+from numnorm.array_types import Integer, NanPolicy, Number
 from numnorm.xarray.named_dims import (
     Labelled,
     counting,
@@ -20,17 +20,17 @@ from numnorm.xarray.named_dims import (
 
 def moving_norm(
     x: Labelled,
-    window: int,
+    window: Integer,
     *,
     dim: Any,
     center: bool = False,
-    min_window: int = 1,
+    min_window: Integer = 1,
     subtract_mean: bool = True,
     scale: bool = True,
-    eps: float = 0.0,
+    eps: Number = 0.0,
     where: Any = None,
     nan_policy: NanPolicy = "propagate",
-    fill: float | None = None,
+    fill: Number | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize each step along the named dimension by the statistics of a window of steps.
@@ -75,15 +75,15 @@ def moving_norm(
 
 def exponential_norm(
     x: Labelled,
-    alpha: float,
+    alpha: Number,
     *,
     dim: Any,
     adjust: bool = True,
-    initial: int = 0,
-    eps: float = 1e-4,
+    initial: Integer = 0,
+    eps: Number = 1e-4,
     where: Any = None,
     nan_policy: NanPolicy = "propagate",
-    fill: float | None = None,
+    fill: Number | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize each step along the named dimension by statistics in which old steps fade.

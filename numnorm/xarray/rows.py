@@ -7,7 +7,7 @@ from typing import Any, cast
 import xarray as xr
 
 import numnorm
-from numnorm.array_types import EpsIn, NanPolicy
+from numnorm.array_types import EpsIn, Integer, NanPolicy, Number
 from numnorm.xarray.named_dims import (
     Counting,
     Dims,
@@ -26,11 +26,11 @@ def layer_norm(
     beta: Any = None,
     *,
     dim: Dims,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",
-    fill: float | None = None,
+    fill: Number | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize to mean 0 and variance 1 over the named dimensions, then scale and shift.
@@ -90,11 +90,11 @@ def rms_norm(
     gamma: Any = None,
     *,
     dim: Dims,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",
-    fill: float | None = None,
+    fill: Number | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Divide by the root mean square over the named dimensions, then scale.
@@ -141,14 +141,14 @@ def ada_norm(
     *,
     dim: Dims,
     scale: float = 1.0,
-    k: float = 0.1,
-    eps: float = 1e-5,
+    k: Number = 0.1,
+    eps: Number = 1e-5,
     eps_in: EpsIn = "variance",
-    ddof: int = 0,
+    ddof: Integer = 0,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",
-    fill: float | None = None,
+    fill: Number | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize over the named dimensions, then scale each value by a factor that depends on it.
@@ -193,11 +193,11 @@ def standard_normal_variate(
     x: Labelled,
     *,
     dim: Dims,
-    ddof: int = 0,
+    ddof: Integer = 0,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",
-    fill: float | None = None,
+    fill: Number | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Normalize to mean 0 and standard deviation 1 over the named dimensions.
@@ -246,7 +246,7 @@ def weight_norm(
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",
-    fill: float | None = None,
+    fill: Number | None = None,
     keep_attrs: bool = True,
 ) -> Labelled:
     """Scale each vector along the named dimensions to a given length.

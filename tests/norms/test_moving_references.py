@@ -132,3 +132,25 @@ def test_least_window_of_torchaudio_is_for_trailing_windows():
     # Its defaults: an utterance of fewer steps is normalized by all of them.
     close(whole, x - x.mean(axis=0))
     close(numnorm.moving_norm(x, 601, axis=-2, min_window=100, scale=False), x - x.mean(axis=0))
+
+
+def test_centred_means_of_kaldi():
+    # The row of docs/norms/moving.md for --norm-vars=false --center=true --cmn-window=300.
+    for steps in (40, 300, 301, 700):
+        x = RNG.normal(size=(steps, 3))
+        theirs = reference.torchaudio_sliding_window_cmn(x, 300, 100, True, False)
+        close(numnorm.moving_norm(x, 300, axis=-2, center=True, scale=False), theirs)
+
+
+@pytest.mark.parametrize("norm_vars", [False, True])
+def test_windows_of_kaldi_below_their_minimum(norm_vars):
+    # The recipe of docs/norms/moving.md, for a minimum that the sequence reaches or not.
+    for steps, cmn_window, least in itertools.product([5, 29, 30, 31, 80], [4, 10, 28], [30, 60]):
+        x = RNG.normal(size=(steps, 3))
+        theirs = reference.torchaudio_sliding_window_cmn(x, cmn_window, least, False, norm_vars)
+        y = numnorm.moving_norm(x, cmn_window + 1, axis=0, scale=norm_vars)
+        head = x[:least]
+        for t in range(len(head)):
+            window = head[t - least - cmn_window :]
+            y[t] = (x[t] - window.mean(axis=0)) / (window.std(axis=0) if norm_vars else 1)
+        close(y, theirs)

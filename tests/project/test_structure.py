@@ -229,6 +229,14 @@ def test_every_norm_is_in_every_table(table):
     assert [norm for norm in NORMS if norm not in content] == []
 
 
+@pytest.mark.parametrize("table", ["docs/scikit_learn.md", "docs/reference/scikit_learn.md"])
+def test_every_estimator_is_in_every_table(table):
+    estimators = pytest.importorskip("numnorm.sklearn").__all__
+    content = (PACKAGE.parent / table).read_text("utf-8")
+    named = re.findall(r"^(?:\| `|   )([A-Z]\w+)\b", content, re.MULTILINE)
+    assert sorted(named) == sorted(estimators)
+
+
 def test_every_norm_and_every_dtype_is_compiled_by_default():
     assert set(kernels.DEFAULT) == set(NORMS)
     compiled = {dtype for cases in kernels.DEFAULT.values() for dtype, _ in cases}
@@ -323,6 +331,7 @@ def test_module_has_a_docstring(name):
 def test_modules_import():
     # What is compiled for CUDA needs a compiler for it; `tests/cuda` imports all of that.
     absent = ["backends/cuda/"] + ["jax/"] * (importlib.util.find_spec("jax") is None)
+    absent += ["_pyinstaller/hook-"]  # run by PyInstaller, never imported
     here = [name for name in TREES if not name.startswith(tuple(absent))]
     for name in here:
         module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

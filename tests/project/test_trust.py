@@ -100,6 +100,16 @@ def test_readme_is_short_and_its_links_lead_somewhere():
         assert not anchor or anchor in anchors(text_of(file or "README.md")), link
 
 
+def test_the_page_of_a_package_index_has_no_links_into_the_repository():
+    hooks = tomllib.loads(text_of("pyproject.toml"))["tool"]["hatch"]["metadata"]["hooks"]
+    (rule,) = hooks["fancy-pypi-readme"]["substitutions"]
+    page, count = re.subn(rule["pattern"], rule["replacement"], text_of("README.md"))
+    assert count > 30
+    for link in re.findall(r"\]\(([^)\s]+)\)", page):
+        assert link.startswith(("https://", "#")), link
+    assert "docs/install.md has the extras" in page  # the text of a link stays
+
+
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
 def test_forms_ask_for_the_doctor(path):
     form = yaml.safe_load(path.read_text("utf-8"))

@@ -3,6 +3,7 @@
 Nothing here runs.
 """
 
+from collections.abc import Sequence
 from typing import Any, assert_type
 
 import numpy as np
@@ -43,6 +44,31 @@ def right(x: F32, y: npt.NDArray[np.float64], n: npt.NDArray[np.int64], some: An
     assert_type(numnorm.layer_norm(Frame()), Any)
     assert_type(numnorm.layer_norm(some), Any)
     numnorm.rnn.lstm(x, numnorm.rnn.lstm_init(3, 4, rng=some), norm=None, variant="paper")
+
+
+def numbers_of_numpy(x: F32, i: np.int64, f: np.float32) -> None:
+    assert_type(numnorm.layer_norm(x, axis=i, eps=f), F32)
+    assert_type(numnorm.rms_norm(x, axis=(i, 1), eps=i), F32)
+    assert_type(numnorm.standard_normal_variate(x, axis=[i], ddof=i), F32)
+    assert_type(numnorm.ada_norm(x, k=f, ddof=i), F32)
+    assert_type(numnorm.group_norm(x, groups=i, channel_axis=i), F32)
+    assert_type(numnorm.batch_norm(x, channel_axis=i, momentum=f, fill=f, where=x > 0), F32)
+    assert_type(numnorm.moving_norm(x, i, axis=i, min_window=i, eps=f), F32)
+    assert_type(numnorm.exponential_norm(x, f, axis=i, initial=i), F32)
+    numnorm.rnn.rnn(x, numnorm.rnn.rnn_init(3, 4, rng=np.random.default_rng()), eps=f, dropout=f)
+
+
+def array_likes(x: F32, row: Sequence[float], rows: Sequence[Sequence[int]]) -> None:
+    assert_type(numnorm.layer_norm(row), Any)
+    assert_type(numnorm.layer_norm(rows, row), Any)
+    assert_type(numnorm.layer_norm(range(3), eps=0), Any)
+
+
+def other_array_likes(x: F32, given: npt.ArrayLike) -> None:
+    assert_type(numnorm.layer_norm(x, given, given), F32)
+    assert_type(numnorm.layer_norm(x, where=given), F32)
+    numnorm.batch_moments(given, weights=given)
+    numnorm.layer_norm(given)  # error
 
 
 def labelled(array: xr.DataArray, dataset: xr.Dataset, x: F32) -> None:

@@ -1,6 +1,8 @@
 """Stacks of recurrent layers: the composition of single calls, gradients, masks, structure."""
 
 import importlib
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -450,10 +452,32 @@ def test_layers_by_the_names_of_pytorch():
     assert [[p.bias is None for p in pair] for pair in layers] == [[True, True], [False, True]]
 
 
+def test_layers_of_a_module_by_its_class(monkeypatch):
+    # In the place of PyTorch, which is not imported.
+    classes = {
+        name: type(name, (), {"state_dict": lambda self: torch_state()})
+        for name in ("LSTM", "GRU", "RNN", "Linear")
+    }
+    monkeypatch.setitem(sys.modules, "torch.nn", types.SimpleNamespace(**classes))
+    subclass = type("Mine", (classes["LSTM"],), {})
+    for module in (classes["LSTM"](), subclass()):
+        layers = rnn.layers_from_torch(module)
+        expected = rnn.layers_from_torch(torch_state(), rnn.lstm_from_torch)
+        for one, other in zip(layers, expected, strict=True):
+            assert all(
+                np.array_equal(a.weight_x, b.weight_x) for a, b in zip(one, other, strict=True)
+            )
+    with pytest.raises(TypeError, match=r"^state must be a torch\.nn\.LSTM, GRU or RNN, or a"):
+        rnn.layers_from_torch(classes["Linear"]())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((None, rnn.lstm_from_torch), "state must be a mapping, such as a state_dict(), got None"),
+        (
+            (None, rnn.lstm_from_torch),
+            "state must be a torch.nn.LSTM, GRU or RNN, or a state_dict(), got None",
+        ),
         ((torch_state(), None), "from_torch must be a function, such as lstm_from_torch, got None"),
     ],
     ids=["state", "from_torch"],

@@ -33,7 +33,7 @@ def test_two_layers(kind, directions, lengths):
     time, batch, inputs, hidden = SIZES.values()
     module = module_of(kind, np.float64, num_layers=2, bidirectional=directions == 2)
     from_torch = CONVERTERS[kind]
-    layers = rnn.layers_from_torch(module.state_dict(), from_torch)
+    layers = rnn.layers_from_torch(module)
     kinds = 2 if kind == "LSTM" else 1
     state = (2 * directions, batch, hidden)
     x, dy, *rest = draw(
@@ -82,3 +82,19 @@ def test_modules_in_half_precision(kind, dtype):
         expected = module(x.double())[0]
     # The sum of both biases and the states of each step are rounded, to half a unit each.
     assert (y.double() - expected).abs().max() <= 4 * float(ml_dtypes.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2}, {"bidirectional": True}], ids=str)
+@pytest.mark.parametrize("kind", CONVERTERS)
+def test_a_module_is_its_state_dict(kind, options):
+    options = options | ({"proj_size": 5} if kind == "LSTM" else {})
+    module = module_of(kind, np.float32, **options)
+    of_module = rnn.layers_from_torch(module)
+    of_state = rnn.layers_from_torch(module.state_dict(), CONVERTERS[kind])
+    np.testing.assert_equal(of_module, of_state)
+
+
+@pytest.mark.parametrize("module", [torch.nn.LSTMCell(2, 3), torch.nn.Sequential()], ids=str)
+def test_other_modules_are_refused(module):
+    with pytest.raises(TypeError, match=r"^state must be a torch\.nn\.LSTM, GRU or RNN, or a"):
+        rnn.layers_from_torch(module)

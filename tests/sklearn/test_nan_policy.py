@@ -38,6 +38,15 @@ def with_policy(estimator, policy):
     return clone(estimator).set_params(nan_policy=policy)
 
 
+def what_to_pass(x):
+    """Return the message for an X with NaN, as a pattern: it names the parameter and the first."""
+    row, feature = np.argwhere(np.isnan(x))[0]
+    return (
+        rf"^X must not contain NaN, as nan_policy is 'raise', got one in row {row}, feature "
+        rf"{feature}: nan_policy='omit' leaves NaN out$"
+    )
+
+
 def test_every_estimator_is_here():
     every = {type(estimator).__name__ for estimator in OF_ROWS + OF_WINDOWS + ELSEWHERE}
     assert every == set(estimators.__all__)
@@ -87,7 +96,7 @@ def test_a_nan_propagates_or_is_an_error(estimator):
         assert np.isnan(result[lacking]).all()
     strict = with_policy(estimator, "raise")
     for call in (strict.fit, strict.fit(x[~lacking]).transform):
-        with pytest.raises(ValueError, match="contains NaN"):
+        with pytest.raises(ValueError, match=what_to_pass(x)):
             call(x)
     np.testing.assert_array_equal(strict.transform(x[~lacking]), result[~lacking])
 
@@ -170,7 +179,25 @@ def test_features_propagate_or_raise():
         np.testing.assert_array_equal(np.isnan(normalizer.mean_), lacking)
         result = normalizer.transform(x)
         assert np.isnan(result[:, lacking]).all() and np.isfinite(result[:, ~lacking]).all()
-    strict = estimators.BatchNormalizer(nan_policy="raise").fit(x[:, ~lacking])
-    for call in (strict.fit, strict.inverse_transform):
-        with pytest.raises(ValueError, match="contains NaN"):
-            call(x[:, lacking])
+    strict = estimators.BatchNormalizer(nan_policy="raise").fit(np.where(np.isnan(x), 0.0, x))
+    for call in (strict.fit, strict.partial_fit, strict.transform, strict.inverse_transform):
+        with pytest.raises(ValueError, match=what_to_pass(x)):
+            call(x)
+
+
+def test_a_correction_says_what_to_pass():
+    x = spectra()
+    complete = x[~np.isnan(x).any(axis=1)]
+    correction = estimators.MultiplicativeScatterCorrection()
+    for call in (correction.fit, correction.fit(complete).transform):
+        with pytest.raises(ValueError, match=what_to_pass(x)):
+            call(x)
+
+
+@pytest.mark.parametrize("estimator", OF_ROWS + OF_WINDOWS + ELSEWHERE, ids=str)
+def test_a_fit_that_fails_leaves_the_estimator_as_it_was(estimator):
+    strict = with_policy(estimator, "raise").fit(np.sin(np.arange(80.0)).reshape(2, 40))
+    before = strict.n_features_in_
+    with pytest.raises(ValueError, match="must not contain NaN"):
+        strict.fit([[1.0, np.nan, 2.0], [4.0, 5.0, 7.0]])
+    assert strict.n_features_in_ == before

@@ -1,26 +1,35 @@
-"""Conversion of all layers of a recurrent module of PyTorch from its ``state_dict``."""
+"""Conversion of all layers of a recurrent module of PyTorch, or of its ``state_dict``."""
 
 import itertools
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from numnorm.arguments import brief
+from numnorm.rnn.conversions.torch import gru_from_torch, lstm_from_torch, rnn_from_torch
 from numnorm.rnn.stacked_plan import naming
 
 _KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+_MODULES: dict[str, Callable[..., Any]] = {
+    "LSTM": lstm_from_torch,
+    "GRU": gru_from_torch,
+    "RNN": rnn_from_torch,
+}
 
 
-def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) -> list[Any]:
+def layers_from_torch(state: Any, from_torch: Callable[..., Any] | None = None) -> list[Any]:
     """Return the layers of a recurrent module of PyTorch, for `stacked` with ``norm=None``.
+
+    Its `batch_first`, and the `nonlinearity` of an RNN, are arguments of `stacked`.
 
     Parameters
     ----------
-    state : mapping of str to array_like
-        The module's ``state_dict()``: ``weight_ih_l0``, ``bias_hh_l1_reverse`` and so on. If it
-        is part of another module, select its part:
+    state : torch.nn.LSTM, GRU or RNN, or mapping of str to array_like
+        The module, or its ``state_dict()``: ``weight_ih_l0``, ``bias_hh_l1_reverse`` and so on. If
+        that is of a larger module, select a part:
         ``{n.removeprefix("lstm."): a for n, a in state.items() if n.startswith("lstm.")}``.
-    from_torch : callable
-        Converts one direction of one layer, such as `lstm_from_torch`.
+    from_torch : callable, optional
+        Converts one direction of one layer, such as `lstm_from_torch`. A module needs none.
 
     Returns
     -------
@@ -30,7 +39,7 @@ def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) 
     Raises
     ------
     TypeError
-        If `state` is no mapping, or `from_torch` cannot be called.
+        If `state` is neither, or `from_torch` cannot be called.
     ValueError
         If a name is missing, if `stacked` does not support one, or if an array has a wrong shape.
 
@@ -46,8 +55,12 @@ def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) 
     >>> rnn.stacked(np.ones((5, 1, 3)), layers, norm=None).y.shape
     (5, 1, 2)
     """
+    if (convert := _converter_of(state)) is not None:
+        state, from_torch = state.state_dict(), from_torch or convert
     if not isinstance(state, Mapping):
-        raise TypeError(f"state must be a mapping, such as a state_dict(), got {brief(state)}")
+        raise TypeError(
+            f"state must be a torch.nn.LSTM, GRU or RNN, or a state_dict(), got {brief(state)}"
+        )
     if not callable(from_torch):
         raise TypeError(
             f"from_torch must be a function, such as lstm_from_torch, got {brief(from_torch)}"
@@ -68,6 +81,15 @@ def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) 
         directions = tuple(_direction(state, suffix, from_torch) for suffix in layer)
         result.append(directions if len(directions) == 2 else directions[0])
     return result
+
+
+def _converter_of(module: Any) -> Callable[..., Any] | None:
+    """Return what converts a layer of a recurrent module; None for anything else."""
+    classes = sys.modules.get("torch.nn")  # whoever has a module has imported it
+    for name, convert in _MODULES.items():
+        if classes is not None and isinstance(module, getattr(classes, name)):
+            return convert
+    return None
 
 
 def _kinds(state: Mapping[str, Any]) -> tuple[str, ...]:
