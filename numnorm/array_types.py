@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 
 if TYPE_CHECKING:
     # Type checkers know the defaults of type variables, Python from 3.13 on.
+    from numpy.typing import ArrayLike as _NumpyLike
     from typing_extensions import TypeVar
 
     from numnorm.norms.group_moments import GroupMoments
@@ -21,6 +21,7 @@ else:
     from typing import TypeVar
 
     Array = TypeVar("Array")
+    _NumpyLike = Any  # `numpy` does not import `numpy.typing`, nor does `import numnorm`
 _Own = TypeVar("_Own", covariant=True)
 
 
@@ -59,7 +60,7 @@ Number = float | np.floating[Any] | np.integer[Any]
 Integer = SupportsIndex
 """An integer, one of NumPy's included."""
 
-# Not `npt.ArrayLike`: an array of NumPy is one, too, and mypy would not find its own type.
+# Not NumPy's `ArrayLike`: an array of NumPy is one, too, and mypy would not find its own type.
 _Sequences = Sequence[Number] | Sequence[Sequence[Number]] | Sequence[Sequence[Sequence[Number]]]
 _Integers = np.ndarray[Any, np.dtype[np.integer[Any] | np.bool]]
 _Others = list[Any] | tuple[Any, ...] | _Sequences | _Integers | Convertible | OnDevice
@@ -67,7 +68,7 @@ _Others = list[Any] | tuple[Any, ...] | _Sequences | _Integers | Convertible | O
 Input = FloatArray[Array] | _Others
 """An array whose own type the result has: ``def norm(x: Input[Array]) -> Array``."""
 
-ArrayLike = npt.ArrayLike | FloatArray[Any] | _Others
+ArrayLike = _NumpyLike | FloatArray[Any] | _Others
 """Any other array of a call."""
 
 Detach = Literal["mean", "scale", "both"]
