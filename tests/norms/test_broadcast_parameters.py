@@ -161,6 +161,61 @@ def test_shapes_that_are_refused(x, gamma):
         numnorm.layer_norm(x, None, gamma)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1), (1, 3)])
+def test_a_gain_broadcasts_where_axis_names_all_axes(shape):
+    x, dy, gamma = RNG.normal(size=(2, 3)), RNG.normal(size=(2, 3)), RNG.normal(size=shape)
+    full = np.broadcast_to(gamma, x.shape).copy()
+    y, *saved = numnorm.layer_norm_forward(x, gamma, axis=(0, 1))
+    expected, *_ = numnorm.layer_norm_forward(x, full, axis=(0, 1))
+    np.testing.assert_allclose(y, expected, rtol=1e-15)
+    got = numnorm.layer_norm_backward(dy, x, *saved, gamma, axis=(0, 1))
+    of_full = numnorm.layer_norm_backward(dy, x, *saved, full, axis=(0, 1))
+    np.testing.assert_allclose(got.dx, of_full.dx, rtol=1e-12, atol=1e-14)
+    axes = tuple(axis for axis, n in enumerate(shape) if n == 1)
+    summed = of_full.dgamma.sum(axes, keepdims=True)
+    np.testing.assert_allclose(got.dgamma, summed, rtol=1e-12, atol=1e-14)
+
+
+def test_errors_name_the_shape_that_broadcasts():
+    x = np.ones((2, 3, 4, 5))
+    message = (
+        r"^gamma must have shape \(3,\), the channels of x, or \(1, 3, 1, 1\) to broadcast "
+        r"against x, got \(3, 1, 1\)$"
+    )
+    with pytest.raises(ValueError, match=message):
+        numnorm.batch_norm(x, np.ones((3, 1, 1)))
+    with pytest.raises(ValueError, match=message):
+        numnorm.group_norm(x, np.ones((3, 1, 1)), groups=3)
+    with pytest.raises(ValueError, match=r"^beta .* or \(1, 3, 1, 1\) to broadcast"):
+        numnorm.batch_norm(x, np.ones((2, 1, 1, 1)), np.ones((3, 1, 1)))
+
+
+def each_gain(name):
+    """Gains of each shape that broadcasts against an x of two axes."""
+    shapes = [(2, 1), (1, 4), (2, 4), (1, 1)]
+    return [np.ones(shape) for shape in shapes if name != "weight_norm" or shape[1] == 1]
+
+
+@pytest.mark.parametrize("keyword", ["where", "weights"])
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "batch_norm", "weight_norm"])
+def test_a_value_that_is_no_number_reaches_the_gain(name, keyword):
+    x, dy = RNG.normal(size=(2, 2, 4))
+    x[0, 1] = np.nan
+    keep = np.ones(x.shape, bool)
+    keep[:, 3] = keyword == "weights"
+    options = {keyword: keep if keyword == "where" else np.ones(x.shape)}
+    for gamma in each_gain(name):
+        *_, rstd = saved = getattr(numnorm, f"{name}_forward")(x, gamma, **options)[1:]
+        assert np.isnan(rstd).any()
+        got = getattr(numnorm, f"{name}_backward")(dy, x, *saved, gamma, **options)
+        spoilt = np.zeros(x.shape, bool)
+        spoilt[(slice(None), 1) if name == "batch_norm" else 0] = True
+        spoilt &= keep
+        np.testing.assert_array_equal(np.isnan(got[0]), spoilt)
+        axes = tuple(axis for axis, n in enumerate(gamma.shape) if n == 1)
+        np.testing.assert_array_equal(np.isnan(got[1]), spoilt.any(axes, keepdims=True))
+
+
 def test_errors_beside_a_parameter_that_broadcasts():
     x, gamma = np.ones((4, 6)), np.ones((4, 1))
     statistics = numnorm.layer_norm_forward(x)[1:]

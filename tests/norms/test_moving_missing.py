@@ -176,7 +176,7 @@ def test_offset_costs_no_digits(name, number, offset):
     assert abs(dx - wanted).max() <= bound * np.nanmax(abs(dy * found.rstd))
 
 
-@pytest.mark.parametrize("window", [2, 10])
+@pytest.mark.parametrize("window", [3, 10])
 @pytest.mark.parametrize("shape", [(200,), (200, 9)])
 @pytest.mark.parametrize("first, last", [(101, 105), (95, 100), (91, 99), (81, 83)])
 def test_gradient_beside_an_outlier_and_a_gap(first, last, shape, window):
@@ -190,8 +190,7 @@ def test_gradient_beside_an_outlier_and_a_gap(first, last, shape, window):
     found = numnorm.moving_norm_forward(x, window, **options)
     dx = numnorm.moving_norm_backward(dy, x, *found[1:], window, **options)
     expected = reference.moving_norm_backward(dy, x, keep, window)
-    # Of the largest gradient; windows of two values may have any small deviation.
-    assert abs(dx - expected).max() <= 1e-12 * abs(expected).max()
+    assert abs(dx - expected).max() <= 1e-12 * np.nanmax(abs(dy * found.rstd))
 
 
 @pytest.mark.parametrize("name, number", [("moving_norm", 4), ("exponential_norm", 0.3)])

@@ -95,6 +95,40 @@ def _make_deviation(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     return deviation_of_each if missing else deviation_of_all
 
 
+def _make_through_mean(missing: bool) -> Callable[..., Any]:
+    """Return a compiled ``through_mean(of_mean, kept, passed, shares)``.
+
+    It returns the gradient of the mean of a step, from that of the step behind it, and dx.
+    """
+
+    @inlined
+    def from_mean(of_mean, passed, share):
+        return multiply_add(of_mean, 0.0 - share, passed)
+
+    @inlined
+    def from_later(later, passed, shares):
+        # What passes through the step's own mean is the share of what passes through its value.
+        return multiply_add(later, 0.0 - shares[0], passed * shares[1])
+
+    @inlined
+    def through_mean_of_all(of_mean, kept, passed, shares):
+        after = multiply_add(of_mean, kept, passed)
+        if shares[0] <= MOST:
+            return after, from_mean(after, passed, shares[0])
+        return after, from_later(of_mean * kept, passed, shares)
+
+    @inlined
+    def through_mean_of_each(of_mean, kept, passed, shares):
+        after = multiply_add(of_mean, kept, passed)
+        one, other = (
+            from_mean(after, passed, shares[0]),
+            from_later(of_mean * kept, passed, shares),
+        )
+        return after, chosen(shares[0], one, other)
+
+    return through_mean_of_each if missing else through_mean_of_all
+
+
 def _make_block(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     """Return a compiled function that stores dx of the first steps, which share their statistics.
 
@@ -139,7 +173,7 @@ def make_exponential_gradients_kernel(
     block_means = _make_block_means(access, missing)
     deviations, share_of = _make_deviations(access, missing), make_share_of(access, missing)
     read, read_statistic, write = access.read, access.read_statistic, access.write
-    deviation_of = _make_deviation(access, missing)
+    deviation_of, through_mean = _make_deviation(access, missing), _make_through_mean(missing)
     block_of, zeros = _make_block(access, missing), make_zeros(np.float64, LANES)
     new_table = make_aligned_zeros(np.float64, 1)
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
@@ -162,8 +196,8 @@ def make_exponential_gradients_kernel(
             of_scale = where_at_most(own * (deviation * rstd) * rstd, rstd * eps, _NEARLY_ONE)
             of_variance = multiply_add(of_variance, kept, of_scale)
             passed = multiply_add(of_variance, deviation * (0.0 - share), own)
-            of_mean = multiply_add(of_mean, kept, passed)
-            write(dx, starts, offset, multiply_add(of_mean, 0.0 - share, passed))
+            of_mean, result = through_mean(of_mean, kept, passed, (share, rest))
+            write(dx, starts, offset, result)
             kept = rest
         if initial > 0:
             of_block = block_means(arrays, shares, starts, stride, initial, eps)
