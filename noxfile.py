@@ -281,6 +281,18 @@ def pythons(session: nox.Session) -> None:
     session.run("python", "-P", "-c", SMOKE, env={"NUMBA_CACHE_DIR": compiled})
 
 
+@nox.session(python="3.11", venv_backend="uv", default=False)
+def oldest(session: nox.Session) -> None:
+    """Run a part of the tests, and compiled calls, with the oldest versions of all that is used."""
+    session.install(".[test]", "--resolution=lowest-direct")
+    session.run("python", "tests/support/oldest_versions.py")
+    folders = ["norms", "api", "dask_arrays", "xarray", "sklearn", "commands"]
+    chosen = [*(f"tests/{folder}" for folder in folders), *WORKERS, *session.posargs]
+    session.run("pytest", *chosen, env={"NUMBA_DISABLE_JIT": "1"})
+    compiled = str(Path(session.create_tmp(), "kernels"))
+    session.run("python", "-P", "-m", "numnorm", "doctor", env={"NUMBA_CACHE_DIR": compiled})
+
+
 @nox.session(default=False)
 def sdist(session: nox.Session) -> None:
     """Build the source distribution, install it into an empty environment, and call a norm."""
