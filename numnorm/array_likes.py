@@ -167,8 +167,7 @@ def _refusal(value: Any) -> str | None:
         )
     if _only_iterates(value):
         hint = "use .X" if hasattr(kind, "X") else "pass its numbers as an array or a list"
-        hint = "use .toarray()" if hasattr(kind, "toarray") else hint
-        return f"be an array or turn into one, got {_described(value)}: {hint}"
+        return f"be an array or turn into one, got {_described(value)}: {_way(kind) or hint}"
     return None
 
 
@@ -195,9 +194,16 @@ def _mismatch(value: Any, reason: Exception | None) -> str:
     if isinstance(value, list | tuple) and isinstance(reason, ValueError):
         return f"be rectangular, got a {type(value).__name__} whose rows differ in length"
     text = f"be an array or turn into one, got {_described(value)}"
+    if way := _way(type(value)):
+        return f"{text}: {way}"
     if reason is not None and not isinstance(value, list | tuple):
         return f"{text}: {textwrap.shorten(str(reason), 80, placeholder=' ...')}"
     return text
+
+
+def _way(kind: type) -> str:
+    """Return how a sparse matrix becomes an array, or an empty string for another kind."""
+    return "use .toarray()" if hasattr(kind, "toarray") else ""
 
 
 def _described(value: Any) -> str:

@@ -90,7 +90,7 @@ def run_missing(
         after = np.empty(past.statistics.size)
         groups, parts = groups_of(plan)
         counts = groups, min(decay.initial, layout.steps), parts
-        arrays = source, shares, rests, target, *statistics, past.statistics.reshape(-1), after
+        arrays = source, (shares, rests), target, *statistics, past.statistics.reshape(-1), after
         kernel = _kernel(plan.element_type, plan.across)
         plan.run(kernel, (*arrays, plan.shape, counts, decay.eps), parts, 3)
         past = Past(weights, after.reshape(past.statistics.shape))

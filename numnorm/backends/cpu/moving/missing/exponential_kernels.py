@@ -119,9 +119,9 @@ def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
 
 
 def make_missing_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
-    """Return a kernel ``(x, shares, rests, y, mean, rstd, state, after, shape, counts, eps)``.
+    """Return a kernel ``(x, shares, y, mean, rstd, state, after, shape, counts, eps)``.
 
-    ``shares`` and ``rests`` are what the kernel of `make_shares_kernel` stores. In the ``state``, a
+    The pair ``shares`` is what the kernel of `make_shares_kernel` stores. In the ``state``, a
     channel before its first value has a mean of NaN. The other arguments are as for
     `make_exponential_kernel`; `after` gets no weight.
     """
@@ -153,17 +153,17 @@ def make_missing_exponential_kernel(element_type: ElementType, across: bool) -> 
         write_state(after, columns, channels, lost)
         write_state(after, columns, 2 * channels, variance)
 
-    def kernel(x, shares, rests, y, mean, rstd, state, after, shape, counts, eps, first, last):
+    def kernel(x, shares, y, mean, rstd, state, after, shape, counts, eps, first, last):
         steps, stride = shape[1], shape[2]
         groups, initial, parts = counts
-        starts, columns, both = scratch(), scratch(), (shares, rests)
+        starts, columns = scratch(), scratch()
         arrays, states = (x, y, mean, rstd), (state, after)
         for group in range(groups * first // parts, groups * last // parts):
             locate(group, shape, 1, 0, 0, starts)
             locate(group, (shape[0], 1, stride), 1, 0, 0, columns)
             if initial > 0:
-                first_block(arrays, both, starts, stride, min(initial, steps), eps)
-            steps_of(arrays, both, states, starts, columns, stride, steps, initial, eps)
+                first_block(arrays, shares, starts, stride, min(initial, steps), eps)
+            steps_of(arrays, shares, states, starts, columns, stride, steps, initial, eps)
 
     name = f"moving.missing_exponential.{'across' if across else 'along'}.{element_type.name}"
     return make_kernel(name, kernel)
