@@ -23,7 +23,9 @@ from numnorm.backends.cpu.memory.host_arrays import (
 )
 from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
 from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.backends.cpu.statistics.broadcast_parameters import View
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
+from numnorm.backends.cpu.weighted.broadcast import cleared
 from numnorm.backends.cpu.weighted.column_kernels import (
     Columns,
     make_column_dx,
@@ -241,12 +243,15 @@ def _broadcast_backward(
     x: Array,
     mean: Array,
     rstd: Array,
+    gamma: Any,
+    layout: ColumnLayout,
     *others: Any,
 ) -> tuple[Array, Array, Array]:
     """Return the gradients for a gamma that broadcasts against x: what is left out is 0 in both."""
     keep = kept_by(weighting, x)
-    dy, x = np.where(keep, dy, dy.dtype.type(0)), np.where(keep, x, x.dtype.type(0))
+    view = View(x.shape, None, layout.channels, layout.inner)
+    dy, x, (mean, rstd) = cleared(
+        keep, dy, x, (mean, rstd), lambda of_channels: view.spread(of_channels[:, None])
+    )
     of_all = functools.partial(weighted_column_backward, weighting._replace(keep=keep, omit=False))
-    # A channel of which nothing is left has NaN here.
-    mean, rstd = (np.where(np.isnan(statistic), 0.0, statistic) for statistic in (mean, rstd))
-    return broadcast.backward(of_all, error, dy, x, mean, rstd, *others)
+    return broadcast.backward(of_all, error, dy, x, mean, rstd, gamma, layout, *others)

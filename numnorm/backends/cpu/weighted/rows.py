@@ -25,6 +25,8 @@ from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
 from numnorm.backends.cpu.rows import broadcast
 from numnorm.backends.cpu.rows.rows import gradient_parameters, kernel_parameters
 from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.backends.cpu.statistics.broadcast_parameters import View
+from numnorm.backends.cpu.weighted.broadcast import cleared
 from numnorm.backends.cpu.weighted.loops import LANES, Fill
 from numnorm.backends.cpu.weighted.masked_rows import (
     divisor_of,
@@ -260,11 +262,13 @@ def _broadcast_backward(
     """Return the gradients for a gamma that broadcasts against x: what is left out is 0 in both."""
     layout = others[0]
     keep = kept_by(weighting, x)
-    dy, x = np.where(keep, dy, dy.dtype.type(0)), np.where(keep, x, x.dtype.type(0))
+    view = View(x.shape, layout.order, 1, layout.width)
+    dy, x, (mean, rstd) = cleared(
+        keep, dy, x, (mean, rstd), lambda of_rows: view.spread(of_rows[:, None, None])
+    )
     of_all = functools.partial(weighted_row_backward, weighting._replace(keep=keep, omit=False))
     shape = layout.statistic_shape
-    # A row of which nothing is left has NaN here.
-    mean, rstd = (np.where(np.isnan(a), 0.0, a).reshape(shape) for a in (mean, rstd))
+    mean, rstd = mean.reshape(shape), rstd.reshape(shape)
     return broadcast.backward(
         of_all, error, norm, dy, x, mean if norm.formula.centred else None, rstd, gamma, *others
     )
