@@ -73,7 +73,7 @@ def exponential_dx(
     layout: MovingLayout,
     decay: Decay,
     out: Any,
-    shares: tuple[Array, Array] | None = None,
+    shares: Array | None = None,
 ) -> Array:
     """Return dx in the dtype that dy and x have.
 
@@ -88,7 +88,7 @@ def exponential_dx(
         kernel = _gradients_kernel(plan.element_type, plan.across, shares is not None)
         if shares is None:
             shares = _shares(layout.steps, decay)
-        given = (*inputs, target, *shares, plan.shape, counts, decay.eps)
+        given = (*inputs, target, shares, plan.shape, counts, decay.eps)
         plan.run(kernel, given, parts, 5)
     return result_of(target, x, out)
 
@@ -99,12 +99,12 @@ def groups_of(plan: Plan) -> tuple[int, int]:
     return groups, parts_of(groups)
 
 
-def _shares(steps: int, decay: Decay) -> tuple[Array, Array]:
-    """Return the share of each step in its statistics, and 1 - share."""
+def _shares(steps: int, decay: Decay) -> Array:
+    """Return the share of each step in its statistics, and behind all shares 1 - share of each."""
     shares = np.full(steps, decay.alpha)
     if not decay.adjust or decay.alpha == 1.0:
         shares[0] = 1.0
-        return shares, 1.0 - shares
+        return np.append(shares, 1.0 - shares)
     # The sum of the weights of n steps is (1 - (1 - alpha)**n) / alpha; later it is 1 / alpha.
     fading = np.arange(1, min(steps, math.ceil(40.0 / decay.alpha)) + 1)
     rate = np.log1p(-decay.alpha)
@@ -112,4 +112,4 @@ def _shares(steps: int, decay: Decay) -> tuple[Array, Array]:
     older = (1.0 - decay.alpha) * np.expm1((fading - 1) * rate) / np.expm1(fading * rate)
     rests = 1.0 - shares
     rests[: fading.size] = np.where(shares[: fading.size] > MOST, older, rests[: fading.size])
-    return shares, rests
+    return np.append(shares, rests)

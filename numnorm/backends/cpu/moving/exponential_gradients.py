@@ -10,7 +10,13 @@ from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
 from numnorm.backends.cpu.memory.borrowed import make_scratch
 from numnorm.backends.cpu.moving.exponential_kernels import advance, advance_each
 from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
-from numnorm.backends.cpu.moving.shares import MOST, chosen, make_share_of, make_shared_counts
+from numnorm.backends.cpu.moving.shares import (
+    MOST,
+    chosen,
+    halves,
+    make_share_of,
+    make_shared_counts,
+)
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import where_at_most
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add, store
@@ -162,11 +168,11 @@ def _make_block(access: LaneAccess, missing: bool) -> Callable[..., Any]:
 def make_exponential_gradients_kernel(
     element_type: ElementType, across: bool, missing: bool
 ) -> Kernel:
-    """Return a kernel ``(dy, x, mean, rstd, dx, shares, rests, shape, counts, eps)``.
+    """Return a kernel ``(dy, x, mean, rstd, dx, shares, shape, counts, eps)``.
 
-    The arrays are flat. ``shares`` are the shares of each step in its statistics, and `rests` what
-    they leave of 1; if steps are ``missing``, of each step of each channel: the share is 0 where dy
-    is 0 and x any number. `shape` and
+    The arrays are flat. ``shares`` are the shares of each step in its statistics, and behind them
+    what they leave of 1; if steps are ``missing``, of each step of each channel: the share is 0
+    where dy is 0 and x any number. `shape` and
     ``counts`` are as for `make_exponential_kernel`; `eps` is the least deviation.
     """
     access = lane_access(element_type, across)
@@ -205,9 +211,9 @@ def make_exponential_gradients_kernel(
             through = of_variance, of_mean, kept
             block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table)
 
-    def kernel(dy, x, mean, rstd, dx, shares, rests, shape, counts, eps, first, last):
+    def kernel(dy, x, mean, rstd, dx, shares, shape, counts, eps, first, last):
         groups, initial, parts = counts
-        starts, arrays, both = scratch(), (dy, x, mean, rstd), (shares, rests)
+        starts, arrays, both = scratch(), (dy, x, mean, rstd), halves(shares)
         table = new_table((LANES * initial,), 0)
         for group in range(groups * first // parts, groups * last // parts):
             locate(group, shape, 1, 0, 0, starts)

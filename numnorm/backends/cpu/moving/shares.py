@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.memory.borrowed import window
 from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess
 from numnorm.backends.cpu.simd.functions import reciprocal, where_at_most
 from numnorm.backends.cpu.simd.vector import make_zeros
@@ -22,10 +23,17 @@ def chosen(share, one, other):
     return where_at_most(one, share, MOST) + where_at_most(other, _MORE, share)
 
 
+@inlined
+def halves(shares):
+    """Return the shares, and what they leave of 1, which lie one behind the other."""
+    size = shares.size // 2
+    return window(shares, 0, size), window(shares, size, size)
+
+
 def make_share_of(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     """Return a compiled ``share_of(shares, starts, t, offset)``: the share of step t, and the rest.
 
-    ``shares`` are the shares, and in a second array what each leaves of 1.
+    ``shares`` are the two arrays of `halves`.
     """
     read = access.read_statistic
 

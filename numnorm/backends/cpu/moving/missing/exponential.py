@@ -72,9 +72,9 @@ def _dx(
     keep: Array, dy: Array, x: Array, mean: Array, rstd: Array, layout: MovingLayout, decay: Decay
 ) -> Array:
     before = np.zeros(layout.outer * layout.inner)
-    shares, rests, _ = _shares(plan_of(x.dtype, layout), keep, before, decay)
+    shares, _ = _shares(plan_of(x.dtype, layout), keep, before, decay)
     statistics = mean.reshape(-1), rstd.reshape(-1)
-    return exponential_dx(dy, x, statistics, layout, decay, None, (shares, rests))
+    return exponential_dx(dy, x, statistics, layout, decay, None, shares)
 
 
 def run_missing(
@@ -86,23 +86,23 @@ def run_missing(
     target = target_of(source, x, out, (source,))
     statistics = statistics_for(x, save)
     if plan.size:
-        shares, rests, weights = _shares(plan, keep, past.weights, decay)
+        shares, weights = _shares(plan, keep, past.weights, decay)
         after = np.empty(past.statistics.size)
         groups, parts = groups_of(plan)
         counts = groups, min(decay.initial, layout.steps), parts
-        arrays = source, (shares, rests), target, *statistics, past.statistics.reshape(-1), after
+        arrays = source, shares, target, *statistics, past.statistics.reshape(-1), after
         kernel = _kernel(plan.element_type, plan.across)
         plan.run(kernel, (*arrays, plan.shape, counts, decay.eps), parts, 3)
         past = Past(weights, after.reshape(past.statistics.shape))
     return result_of(target, x, out), statistics, past
 
 
-def _shares(plan: Plan, keep: Array, weights: Array, decay: Decay) -> tuple[Array, Array, Array]:
-    """Return the share of each step in its statistics, 1 - share, and the weights at the end."""
-    shares, rests, after = np.empty(plan.size), np.empty(plan.size), np.empty_like(weights)
+def _shares(plan: Plan, keep: Array, weights: Array, decay: Decay) -> tuple[Array, Array]:
+    """Return the share of each step, behind all shares 1 - share, and the weights at the end."""
+    shares, after = np.empty(2 * plan.size), np.empty_like(weights)
     if plan.size:
         groups, parts = groups_of(plan)
-        arrays = as_mask(keep), shares, rests, weights, after
+        arrays = as_mask(keep), shares, weights, after
         given = (*arrays, plan.shape, (groups, parts), (decay.alpha, decay.adjust))
         plan.run(_shares_kernel(plan.across), given, parts, 3)
-    return shares, rests, after
+    return shares, after

@@ -17,6 +17,7 @@ from numnorm.backends.cpu.moving.missing.kept import HALF, MASK
 from numnorm.backends.cpu.moving.shares import (
     LEAST_SHARE,
     chosen,
+    halves,
     make_share_of,
     make_shared_counts,
 )
@@ -28,12 +29,12 @@ _LEAST_REST = 5e-324  # of statistics that had a value before
 
 
 def make_shares_kernel(across: bool) -> Kernel:
-    """Return a kernel ``(keep, shares, rests, state, after, shape, counts, weights)``.
+    """Return a kernel ``(keep, shares, state, after, shape, counts, weights)``.
 
-    It stores the share of each step and what it leaves of 1, in arrays of the size of ``keep``,
-    which is 1 for each step that counts, or else 0. The ``state`` has a weight for each channel and
-    `after` gets it after the last step. The `shape` is ``(outer, steps, inner)``. ``counts`` are
-    the number of groups and of parts, ``weights`` are alpha and whether to adjust.
+    It stores the share of each step and behind all shares what each leaves of 1, twice the size of
+    ``keep``, which is 1 for each step that counts, or else 0. The ``state`` has a weight for each
+    channel and `after` gets it after the last step. The `shape` is ``(outer, steps, inner)``.
+    ``counts`` are the number of groups and of parts, ``weights`` are alpha and whether to adjust.
     """
     access, zeros = lane_access(MASK, across), make_zeros(np.float64, LANES)
     read, read_state, write = access.read, access.read_statistic, access.write_statistic
@@ -71,9 +72,9 @@ def make_shares_kernel(across: bool) -> Kernel:
             write(shares[1], starts, t * stride, rest)
         write(after, columns, 0, weight)
 
-    def kernel(keep, shares, rests, state, after, shape, counts, weights, first, last):
+    def kernel(keep, shares, state, after, shape, counts, weights, first, last):
         groups, parts = counts
-        starts, columns, both, states = scratch(), scratch(), (shares, rests), (state, after)
+        starts, columns, both, states = scratch(), scratch(), halves(shares), (state, after)
         for group in range(groups * first // parts, groups * last // parts):
             locate(group, shape, 1, 0, 0, starts)
             locate(group, (shape[0], 1, shape[2]), 1, 0, 0, columns)
@@ -121,7 +122,7 @@ def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
 def make_missing_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
     """Return a kernel ``(x, shares, y, mean, rstd, state, after, shape, counts, eps)``.
 
-    The pair ``shares`` is what the kernel of `make_shares_kernel` stores. In the ``state``, a
+    ``shares`` are what the kernel of `make_shares_kernel` stores. In the ``state``, a
     channel before its first value has a mean of NaN. The other arguments are as for
     `make_exponential_kernel`; `after` gets no weight.
     """
@@ -156,14 +157,14 @@ def make_missing_exponential_kernel(element_type: ElementType, across: bool) -> 
     def kernel(x, shares, y, mean, rstd, state, after, shape, counts, eps, first, last):
         steps, stride = shape[1], shape[2]
         groups, initial, parts = counts
-        starts, columns = scratch(), scratch()
+        starts, columns, both = scratch(), scratch(), halves(shares)
         arrays, states = (x, y, mean, rstd), (state, after)
         for group in range(groups * first // parts, groups * last // parts):
             locate(group, shape, 1, 0, 0, starts)
             locate(group, (shape[0], 1, stride), 1, 0, 0, columns)
             if initial > 0:
-                first_block(arrays, shares, starts, stride, min(initial, steps), eps)
-            steps_of(arrays, shares, states, starts, columns, stride, steps, initial, eps)
+                first_block(arrays, both, starts, stride, min(initial, steps), eps)
+            steps_of(arrays, both, states, starts, columns, stride, steps, initial, eps)
 
     name = f"moving.missing_exponential.{'across' if across else 'along'}.{element_type.name}"
     return make_kernel(name, kernel)
