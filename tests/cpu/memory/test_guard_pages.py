@@ -29,13 +29,6 @@ def test_random_calls_stay_inside_their_arrays(part):
     run(0, 60 if part == "cells" else 150, "float32", part)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("part", ["rows", "channels"])
-def test_random_calls_of_other_dtypes(part, dtype):
-    run(0, 100, dtype, part)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", *DTYPES])
 @pytest.mark.parametrize("part", PARTS)
