@@ -157,7 +157,7 @@ def temporary_of(target: Path) -> list[Path]:
 
 
 def _beginning(target: Path) -> str:
-    """Return what all temporary names of a file begin with, and those of no other file."""
+    """Return the beginning of a file's temporary names, which no other file's names have."""
     name = target.name
     if len(name) <= _MOST:
         return name

@@ -239,6 +239,6 @@ class BatchNormalizer(Normalizer):
 
 
 def _extreme(exponents: Array) -> Array:
-    """Return exponents, with 0 for those of numbers that can be squared."""
+    """Return exponents, with 0 where the number can be squared as it is."""
     most = 1000  # 2.0**1000 is in range, too
     return np.where(abs(exponents) > _MODERATE, np.clip(exponents, -most, most), 0)

@@ -186,7 +186,8 @@ def _moments(
 ) -> tuple[int, BlockMoments | numnorm.Moments]:
     """Return the number of elements of a box, and the moments of its blocks.
 
-    Where NaN is omitted, they are those of the box. Where it is an error, `Job.normalize` raises.
+    If NaN is omitted, there is one `Moments` for the whole box. Where it is an error,
+    `Job.normalize` raises.
     """
     with numnorm.num_threads(1), format_of(path).opened(path) as source:
         x = source.read(box)

@@ -123,7 +123,7 @@ def stream_statistics(
 ) -> tuple[Array, Array]:
     """Return mean and variance of each channel, with the same bits as a call on the whole array.
 
-    Where NaN is omitted, those of several parts are the same up to rounding.
+    If NaN is omitted, several parts give the same numbers up to rounding.
 
     Parameters
     ----------

@@ -144,7 +144,7 @@ def gru_from_keras(kernel: Any, recurrent_kernel: Any, bias: Any = None) -> GRUP
     parameters: GRUParameters = from_kernels(GRU, KERAS, kernel, recurrent_kernel, first, second)
     if first[1] is None or second[1] is not None:
         return parameters
-    # A mark that stays with the parameters, as those of `without_norm` do.
+    # The empty array marks the parameters, as the empty arrays of `without_norm` do.
     return parameters._replace(bias_h=np.empty(0, parameters.bias.dtype))
 
 

@@ -19,7 +19,7 @@ _MORE = float(np.nextafter(MOST, 1.0))
 
 @inlined
 def chosen(share, one, other):
-    """Return the lanes of `one` where the share is at most `MOST`, else those of `other`."""
+    """Return the lane of `one` where the share is at most `MOST`, else the lane of `other`."""
     return where_at_most(one, share, MOST) + where_at_most(other, _MORE, share)
 
 

@@ -39,7 +39,8 @@ def gradient_of_sequences(
     """Return dx for the caller: 0 for what does not count.
 
     ``dx_of(keep, dy, x, mean, rstd, layout)`` returns it for some of the sequences. All arrays have
-    the shape ``(outer, steps, inner)``; those of float64 are finite where nothing counts.
+    the shape ``(outer, steps, inner)``; dy, x, mean and rstd are float64, and
+    finite at steps that do not count.
     """
     gradient = as_float_array("dy", dy)
     check_shape("dy", gradient.shape, x.shape, "the shape of x")
