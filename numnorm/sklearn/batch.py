@@ -143,9 +143,9 @@ class BatchNormalizer(Normalizer):
         self : object
             This estimator.
         """
-        return self._learn(X, sample_weight, getattr(self, "_moments", None))
+        return self._learn(X, sample_weight, getattr(self, "_learned", None))
 
-    def _learn(self, X: Any, sample_weight: Any, before: Moments | None) -> Self:
+    def _learn(self, X: Any, sample_weight: Any, before: tuple[Moments, Array] | None) -> Self:
         self._validate_params()
         values = self._validated(X, reset=before is None)
         weights = None
@@ -154,12 +154,13 @@ class BatchNormalizer(Normalizer):
             if np.any(weights < 0):
                 raise ValueError("sample_weight must not be negative")
         if before is None:
-            self._exponents = _extreme(power_of_two(values, axis=0)[0])
-        exponents = self._exponents
+            known, exponents = None, _extreme(power_of_two(values, axis=0)[0])
+        else:
+            known, exponents = before
         if exponents.any():
             with np.errstate(under="ignore"):
                 values = np.ldexp(values, -exponents)
-        moments = moments_of(values, weights, before, omit=self.nan_policy == "omit")
+        moments = moments_of(values, weights, known, omit=self.nan_policy == "omit")
         count, mean, m2, _ = moments
         counts = np.broadcast_to(count, mean.shape)
         with np.errstate(all="ignore"):
@@ -173,7 +174,7 @@ class BatchNormalizer(Normalizer):
         self.mean_ = like(X, np.where(counts == 0, np.nan, mean))
         self.var_ = like(X, var)
         self.scale_ = like(X, scale) if self.with_std else None
-        self._moments = moments
+        self._learned = moments, exponents
         return self
 
     def transform(self, X: Any) -> Any:
@@ -233,7 +234,8 @@ class BatchNormalizer(Normalizer):
     def _statistics(self) -> tuple[Array, Array, Array]:
         """Return the mean, what it lost by rounding, and the scale, as they are to be used."""
         mean = np.asarray(as_numpy(self.mean_))
-        lost = np.ldexp(self._moments.mean_lo, self._exponents)
+        moments, exponents = self._learned
+        lost = np.ldexp(moments.mean_lo, exponents)
         scale = np.ones_like(mean) if self.scale_ is None else np.asarray(as_numpy(self.scale_))
         return (mean, lost, scale) if self.with_mean else (0 * mean, 0 * lost, scale)
 

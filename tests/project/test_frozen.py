@@ -13,6 +13,7 @@ import numnorm
 from numnorm import _pyinstaller
 
 PACKAGE = Path(numnorm.__file__).parent
+ROOT = Path(__file__).parents[2]
 (HOOK,) = (path for folder in _pyinstaller.get_hook_dirs() for path in Path(folder).glob("hook-*"))
 
 
@@ -37,7 +38,7 @@ def hook(monkeypatch):
 
 def test_pyinstaller_finds_the_hook():
     assert HOOK.name == "hook-numnorm.py"
-    project = (PACKAGE.parent / "pyproject.toml").read_text("utf-8")
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
     (line,) = (line for line in project.splitlines() if "get_hook_dirs" in line)
     target = line.partition('"')[2].rstrip('"')
     entry = importlib.metadata.EntryPoint("hook-dirs", target, "pyinstaller40")

@@ -232,7 +232,7 @@ def test_every_norm_is_in_every_table(table):
 @pytest.mark.parametrize("table", ["docs/scikit_learn.md", "docs/reference/scikit_learn.md"])
 def test_every_estimator_is_in_every_table(table):
     estimators = pytest.importorskip("numnorm.sklearn").__all__
-    content = (PACKAGE.parent / table).read_text("utf-8")
+    content = (Path(__file__).parents[2] / table).read_text("utf-8")
     named = re.findall(r"^(?:\| `|   )([A-Z]\w+)\b", content, re.MULTILINE)
     assert sorted(named) == sorted(estimators)
 

@@ -33,7 +33,14 @@ def commented(code):
     The comments go into the empty pieces of assembly through which the lanes of a masked load go.
     The function also returns the number of the masked loads, and those whose lanes go elsewhere.
     """
-    lines, users = code.splitlines(), {}
+    # A name has another meaning in each function.
+    functions = [_commented_function(one) for one in re.split(r"(?m)(?<=^}\n)", code)]
+    texts, counts, bare = zip(*functions, strict=True)
+    return "".join(texts), sum(counts), [name for names in bare for name in names]
+
+
+def _commented_function(code):
+    lines, users = code.splitlines(keepends=True), {}
     for number, line in enumerate(lines):
         for used in re.findall(r"%[\w.$\"]+", line.partition(" = ")[2]):
             users.setdefault(used, []).append(number)
@@ -53,7 +60,7 @@ def commented(code):
     loads = [match[1] for match in LOAD.finditer(code)]
     own = [name for name in loads if not name.startswith(OWN_LOOP)]
     bare = [name for name in own if add_comments(name)]
-    return "\n".join(lines), len(own), bare
+    return "".join(lines), len(own), bare
 
 
 def unmasked_loads(assembly):
@@ -61,21 +68,27 @@ def unmasked_loads(assembly):
     lines, wrong = assembly.splitlines(), []
     for number, line in enumerate(lines):
         found = COMMENT.search(line)
-        if found and not _is_masked(lines, number, found[2]):
+        if found and not _is_masked(lines[:number], *found.groups()):
             wrong.append(f"{number}: {line.strip()}")
     return wrong
 
 
-def _is_masked(lines, number, register):
-    """Return whether the last load into a vector register before a line has a mask."""
-    for line in reversed(lines[:number]):
+def _is_masked(lines, kind, register):
+    """Return whether the last load into a register, at the end of the lines, has a mask."""
+    vector = kind in ("xmm", "ymm", "zmm")
+    for number in range(len(lines) - 1, -1, -1):
+        line = lines[number]
+        if not vector:  # Few lanes come from a vector register.
+            if source := re.match(rf"\tvmov[dq]\t%(xmm)(\d+), %{kind}{register}$", line):
+                return _is_masked(lines[:number], *source.groups())
+            continue
         if not (written := re.search(rf", %[xyz]mm{register}\b( \{{%k\d\}})?(?! *,)", line)):
             continue
-        if source := re.match(r"\tvmov\w+\t%[xyz]mm(\d+), %[xyz]mm\d+$", line):
-            register = source[1]
-        elif "#APP" not in line and "# masked" not in line:
+        if source := re.match(r"\tvmov\w+\t%([xyz]mm)(\d+), %[xyz]mm\d+$", line):
+            return _is_masked(lines[:number], *source.groups())
+        if "#APP" not in line and "# masked" not in line:
             return written[1] is not None or "Reload" in line
-    return True  # a general register, of fewer lanes than a vector register has
+    return not vector
 
 
 class CompileOnly:

@@ -8,6 +8,7 @@ import pytest
 from every_call import COMPILED
 
 from numnorm.backends.cpu.simd import masked as masked
+from numnorm.backends.cpu.simd.processor import has_avx, has_avx512
 from numnorm.backends.cpu.simd.vector import make_load
 
 DTYPES = (np.float32, np.float64, np.uint16)
@@ -20,10 +21,13 @@ def bounds(count):
     return first + [(low, count) for low in range(1, count)]
 
 
-@pytest.fixture(params=["masks", "pieces"] if COMPILED else ["plain"])
+WAYS = {"pieces": True, "avx": has_avx(), "avx512": has_avx512()}
+
+
+@pytest.fixture(params=[way for way, has in WAYS.items() if has] if COMPILED else ["plain"])
 def way(request, monkeypatch):
-    for has in ("has_avx512", "has_avx"):
-        monkeypatch.setattr(masked, has, lambda: request.param == "masks")
+    monkeypatch.setattr(masked, "has_avx512", lambda: request.param == "avx512")
+    monkeypatch.setattr(masked, "has_avx", lambda: request.param != "pieces")
 
 
 def compiled(function):
