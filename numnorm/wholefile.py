@@ -28,9 +28,9 @@ except ImportError:  # on Windows an open file cannot be removed anyway
 _MARK = ".numnorm-"
 _TEMPORARY = re.compile(re.escape(_MARK).join([r"(.*)", r"[0-9a-f]{12}\.tmp"]), re.DOTALL)
 _MOST = 50
-"""Characters of a name that its temporary names begin with: no system allows 255 bytes more."""
+"""The most characters of a name in its temporary names, which then stay below 255 bytes."""
 _DIGITS = 7
-"""Hexadecimal digits that stand for what a longer name has more."""
+"""Hexadecimal digits of the hash that takes the place of the rest of a longer name."""
 _MIB = 2**20
 _PATIENCE = 10.0
 """Seconds to wait for other processes that look into the same folder."""

@@ -122,4 +122,4 @@ def with_weighting(backend: Any, weighting: Weighting) -> Any:
         return WeightedBackend(weighting)
     if isinstance(backend, HostBackend):
         return HostBackend(backend.result, WeightedBackend(weighting))
-    raise NotImplementedError("where, weights and nan_policy are not there on a device yet")
+    raise NotImplementedError("where, weights and nan_policy are not supported on a device")

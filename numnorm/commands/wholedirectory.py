@@ -101,7 +101,7 @@ def is_begun(path: Path) -> bool:
     Returns
     -------
     bool
-        Also if there is nothing in it to go on from.
+        True even if there is nothing in it to go on from.
 
     Raises
     ------

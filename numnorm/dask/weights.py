@@ -39,7 +39,7 @@ def with_weights(function: Callable[..., Any], arguments: dict[str, Any], keywor
         return _of_rows(function, arguments)
     if name in _MOVING:
         return getattr(dask, name)(arguments)
-    raise NotImplementedError(f"{keyword} is not there for lazy arrays in {name} yet")
+    raise NotImplementedError(f"{keyword} is not supported for lazy arrays in {name}")
 
 
 def _of_rows(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -39,13 +39,13 @@ def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) ->
         return cast(_Result, lazily(function, arguments | others, next(iter(others))))
     updates = arguments.get("running_mean") is not None and arguments["training"] is not False
     if updates and function.__name__.startswith("instance"):
-        raise NotImplementedError(f"{next(iter(others))} is not there with running statistics yet")
+        raise NotImplementedError(f"{next(iter(others))} is not supported with running statistics")
     if others.get("statistics") is not None and others.get("groups") is None:
         raise ValueError("groups must be given with statistics, got None")
     policy = check_choice("nan_policy", others.get("nan_policy", "propagate"), _POLICIES)
     name = "x" if "x" in parameters else "v"
     if type(arguments[name]) is not np.ndarray and is_on_device(arguments[name]):
-        raise NotImplementedError(f"{next(iter(others))} is not there on a device yet")
+        raise NotImplementedError(f"{next(iter(others))} is not supported on a device")
     _, x = backend_for(arguments[name], name)
     keep = _where(others.get("where"), x.shape, name)
     if policy == "raise":

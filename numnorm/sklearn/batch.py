@@ -28,6 +28,7 @@ from numnorm.sklearn.moments import moments_of
 
 # Squares of numbers between 2**-300 and 2**300, and sums of them, are in the range of float64.
 _MODERATE = 300
+_LARGEST_EXPONENT = 1000
 
 
 class BatchNormalizer(Normalizer):
@@ -68,8 +69,8 @@ class BatchNormalizer(Normalizer):
 
     Notes
     -----
-    Features may have any scale. The powers of two by which those beyond 1e90 and below 1e-90 are
-    multiplied follow from the first samples; `var_` may be infinite or 0 where `scale_` is not.
+    Features may have any scale. Features beyond 1e90 or below 1e-90 are scaled by powers of two,
+    chosen from the first samples; `var_` may be infinite or 0 where `scale_` is not.
 
     Only a feature whose values are all equal is constant; `StandardScaler` takes one of small
     variance at a large mean for constant.
@@ -154,7 +155,7 @@ class BatchNormalizer(Normalizer):
             if np.any(weights < 0):
                 raise ValueError("sample_weight must not be negative")
         if before is None:
-            known, exponents = None, _extreme(power_of_two(values, axis=0)[0])
+            known, exponents = None, _scaling_exponents(power_of_two(values, axis=0)[0])
         else:
             known, exponents = before
         if exponents.any():
@@ -194,7 +195,7 @@ class BatchNormalizer(Normalizer):
         check_same_library(X, self, "mean_")
         values = self._validated(X, reset=False)
         mean, lost, scale = self._statistics()
-        exponents = _extreme(np.frexp(scale)[1])
+        exponents = _scaling_exponents(np.frexp(scale)[1])
         with np.errstate(all="ignore"):
             offset, moderate = -lost / scale, np.ldexp(scale, -exponents)
         result = numnorm.batch_norm(
@@ -240,7 +241,7 @@ class BatchNormalizer(Normalizer):
         return (mean, lost, scale) if self.with_mean else (0 * mean, 0 * lost, scale)
 
 
-def _extreme(exponents: Array) -> Array:
+def _scaling_exponents(exponents: Array) -> Array:
     """Return exponents, with 0 where the number can be squared as it is."""
-    most = 1000  # 2.0**1000 is in range, too
-    return np.where(abs(exponents) > _MODERATE, np.clip(exponents, -most, most), 0)
+    moderate = abs(exponents) <= _MODERATE
+    return np.where(moderate, 0, np.clip(exponents, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))

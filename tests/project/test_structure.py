@@ -61,9 +61,8 @@ def imported_names(script):
 
 
 @pytest.mark.parametrize("module", ["numnorm", "numnorm.cuda"])
-def test_import_loads_nothing_but_numpy(module):
-    # All that NumPy imports is there anyway.
-    loaded = imported_names(f"import {module}") - imported_names("import numpy")
+def test_import_loads_no_other_package(module):
+    loaded = imported_names(f"import {module}") - imported_names("pass")
     packages = {name.partition(".")[0] for name in loaded}
     assert packages - sys.stdlib_module_names == {"numnorm"}
 

@@ -24,7 +24,7 @@ LOAD = re.compile(r"(%\S+) = (?:tail )?call <\d+ x \w+> @llvm\.masked\.load")
 EMPTY = 'asm "", "='
 COMMENT = re.compile(r"# masked %([xyz]mm|r|e)(\w+)")
 # What the compiler's own loops load are elements of an array, whether a mask chooses them or not.
-OWN_LOOP = "%wide.masked.load"
+VECTORIZED_BY_LLVM = "%wide.masked.load"
 
 
 def commented(code):
@@ -58,9 +58,9 @@ def _commented_function(code):
         return missed
 
     loads = [match[1] for match in LOAD.finditer(code)]
-    own = [name for name in loads if not name.startswith(OWN_LOOP)]
-    bare = [name for name in own if add_comments(name)]
-    return "".join(lines), len(own), bare
+    ours = [name for name in loads if not name.startswith(VECTORIZED_BY_LLVM)]
+    bare = [name for name in ours if add_comments(name)]
+    return "".join(lines), len(ours), bare
 
 
 def unmasked_loads(assembly):

@@ -21,10 +21,11 @@ from guarded_memory import GuardedMemory
 import numnorm
 from numnorm import rnn
 
-# What a row, a channel or a whole array holds: those of which the first sums are not good enough.
+# What a row, a channel or a whole array holds: constants, gaps, and values that need a second pass.
 CONTENTS = ("normal", "ones", "zeros", "first flat", "last flat", "tiny", "huge", "offset", "gap")
-# Below a vector, of whole and partial ones, and more than is summed at a time.
-WIDTHS = (1, 3, 7, 8, 15, 16, 17, 31, 33, 48, 63, 64, 65, 100, 127, 256, 300, 512, 1000, 2050)
+# Less than a vector, whole vectors, vectors and a rest, and more than one block of sums.
+NARROW = (1, 3, 7, 8, 15, 16, 17, 31, 33, 48, 63, 64, 65, 100)
+WIDTHS = (*NARROW, 127, 256, 300, 512, 1000, 2050)
 OFFSETS = (0, 4, 8, 12, 16, 20, 32, 40, 48, 60)
 ROW_NORMS = ("layer_norm", "rms_norm", "ada_norm", "weight_norm", "standard_normal_variate")
 CHANNEL_NORMS = ("batch_norm", "instance_norm", "group_norm")
@@ -84,7 +85,7 @@ class Call:
     def shape(self, least):
         """Return a random shape of at least this number of axes."""
         count = int(self.rng.integers(least, 5))
-        width = int(self.pick(WIDTHS if count < 4 else WIDTHS[:14]))
+        width = int(self.pick(WIDTHS if count < 4 else NARROW))
         return (*map(int, self.rng.integers(1, 7, count - 1)), width)
 
     def both_passes(self, name, x, dy, given, options, keywords, out):
@@ -96,8 +97,7 @@ class Call:
         options = {key: value for key, value in options.items() if key in known}
         passed = [saved[-1]] if name in ("rms_norm", "weight_norm") else saved
         gamma = given[:1] if "gamma" in known or "g" in known else []
-        others = {key: value for key, value in keywords.items() if key != "fill"}
-        gradients = backward(dy, x, *passed, *gamma, **options, **others)
+        gradients = backward(dy, x, *passed, *gamma, **options, **keywords)
         return [y, *saved, *(gradients if isinstance(gradients, tuple) else [gradients])]
 
     def rows(self, array, place):
@@ -199,7 +199,7 @@ def flattened(results):
 
 
 def check(number, dtype, part):
-    """Run a call twice: with ordinary arrays, and with guarded ones."""
+    """Run a call with ordinary arrays and with guarded ones; return whether it had results."""
     call = Call(number, dtype, part)
     expected, error = None, None
     try:
@@ -219,13 +219,14 @@ def check(number, dtype, part):
         found = list(flattened(Call(number, dtype, part).run(placed)))
     except ValueError as raised:
         assert str(raised) == error, (error, raised)
-        return
+        return False
     assert error is None, error
     for got, wanted in zip(found, expected, strict=True):
         assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
-        # A NaN has any bits.
-        got, wanted = (np.where(np.isnan(a), np.nan, a) for a in (got, wanted))
+        # A NaN has any bits, and a zero any sign.
+        got, wanted = (np.where(np.isnan(a), np.nan, np.where(a == 0, 0, a)) for a in (got, wanted))
         assert got.tobytes() == wanted.tobytes(), "other bytes than in ordinary memory"
+    return True
 
 
 def main(first, count, dtype, *parts):
@@ -234,8 +235,9 @@ def main(first, count, dtype, *parts):
     parts = parts or ("rows", "channels", "moving", "cells")
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for number in range(int(first), int(first) + int(count)):
-            check(number, dtype, parts[number % len(parts)])
+        numbers = range(int(first), int(first) + int(count))
+        done = sum(check(number, dtype, parts[number % len(parts)]) for number in numbers)
+    assert done > 0.8 * len(numbers), f"only {done} calls of {len(numbers)} had results"
     print("END")
 
 

@@ -30,14 +30,15 @@ from numnorm.commands.progress import progress_bar
 BLOCK_SIZE = 64
 """The usual size of a block in mebibytes."""
 
-_MOST = 1024
+_LARGEST_BLOCK_MIB = 1024
 """The largest size, in mebibytes, to which chunks make a block grow if no size is given."""
 
 _CHUNK = 4 << 20
 """The size of a new chunk in bytes."""
 
 _LARGEST_CHUNK = 512 << 20
-"""That of a chunk whose elements are normalized together. Compressors take less than 2 GiB."""
+"""The largest size in bytes of a new chunk whose elements are normalized together; compressors take
+less than 2 GiB."""
 
 Done = Callable[[int], None]
 
@@ -211,7 +212,11 @@ class _Plan:
         # Integers take more memory as floats than in the file.
         self.itemsize = max(source.dtype.itemsize, dtype.itemsize)
         self.budget = int((block_size or BLOCK_SIZE) * 2**20) // self.itemsize
-        self.limit = self.budget if block_size else max(self.budget, _MOST * 2**20 // self.itemsize)
+        self.limit = (
+            self.budget
+            if block_size
+            else max(self.budget, _LARGEST_BLOCK_MIB * 2**20 // self.itemsize)
+        )
 
     def steps(self, cut: list[tuple[int, int]], target: Target | None = None) -> list[int]:
         """Return the lengths of boxes that cut no chunk of the target.

@@ -95,9 +95,6 @@ def clean(folder: Path) -> tuple[int, int]:
             shutil.rmtree(cache / name, ignore_errors=True)
             if not (cache / name).exists():
                 removed += sizes
-        # Earlier versions had all kernels in the folder itself.
-        files = _entries(cache, stat.S_ISREG)
-        removed += _remove(cache, [file for file in files if file.endswith(".bin")])
         for name in _entries(cache, stat.S_ISDIR):
             with _opened(cache / name) as place:
                 parts = filter(_UNFINISHED.fullmatch, _entries(place, stat.S_ISREG))

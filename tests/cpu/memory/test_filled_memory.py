@@ -117,7 +117,7 @@ def test_cells(name):
         same(lambda a=(time, batch, inputs, hidden, *some): cell_results(name, *a))
 
 
-COMPILED = """
+PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import filled_memory
@@ -145,6 +145,6 @@ with filled_memory.filled_memory(filled_memory.NAN):
 def test_compiled_scratch(tmp_path):
     support = Path(__file__).parents[2] / "support"
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", COMPILED, str(support)]
+    command = [sys.executable, "-c", PROGRAM, str(support)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from every_call import COMPILED
 
-from numnorm.backends.cpu.simd import masked as masked
+from numnorm.backends.cpu.simd import masked
 from numnorm.backends.cpu.simd.processor import has_avx, has_avx512
 from numnorm.backends.cpu.simd.vector import make_load
 
@@ -36,7 +36,7 @@ def compiled(function):
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dtype, count", list(itertools.product(DTYPES, COUNTS)))
-def test_what_is_not_among_them_is_neither_read_nor_written(dtype, count):
+def test_other_lanes_are_loaded_as_0_and_not_stored(dtype, count):
     load, masked_load = make_load(count), masked.make_masked_load(count)
     masked_store = masked.masked_store
 

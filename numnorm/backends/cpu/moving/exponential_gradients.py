@@ -21,7 +21,7 @@ from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import where_at_most
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add, store
 
-# Times the least deviation, a saved rstd above this is its reciprocal, whatever its rounding was.
+# Where rstd * eps is above this, the deviation was below eps, and rstd is 1 / eps up to rounding.
 _NEARLY_ONE = 1.0 - 1e-6
 
 
@@ -171,9 +171,9 @@ def make_exponential_gradients_kernel(
     """Return a kernel ``(dy, x, mean, rstd, dx, shares, shape, counts, eps)``.
 
     The arrays are flat. ``shares`` are the shares of each step in its statistics, and behind them
-    what they leave of 1; if steps are ``missing``, of each step of each channel: the share is 0
-    where dy is 0 and x any number. `shape` and
-    ``counts`` are as for `make_exponential_kernel`; `eps` is the least deviation.
+    what they leave of 1; if steps are ``missing``, of each step of each channel. A missing step
+    has a share of 0, a dy of 0 and any x. `shape` and ``counts`` are as for
+    `make_exponential_kernel`; `eps` is the least deviation.
     """
     access = lane_access(element_type, across)
     block_means = _make_block_means(access, missing)

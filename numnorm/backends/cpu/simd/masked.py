@@ -1,10 +1,11 @@
 """Masked loads and stores of some lanes at the beginning or the end of a vector.
 
-AVX-512 has mask instructions for all of them. Without it masked stores are slow or missing, so the
-lanes are stored in pieces of 1, 2, 4, ... elements, each with a branch. The same holds for loads of
-two-byte elements. AVX loads floats with a mask. Pieces would change results there, because the
-compiler contracts a product and a sum in full vectors but not across branches. On processors
-without masks, as ARM, the choice of masked lanes must therefore not depend on addresses.
+AVX-512 has mask instructions for all of them, and AVX for loads of floats. All others go in pieces
+of 1, 2, 4, ... lanes, each with a branch.
+
+The compiler contracts a product and a sum in a full vector, but not across the branches of pieces.
+Loads in pieces may therefore round differently. So that results do not depend on addresses, the
+masked lanes must not depend on them where floats are loaded in pieces, as on ARM.
 """
 
 import functools
@@ -107,6 +108,7 @@ def masked_load_at(builder: Any, pointer: Any, bounds: Any) -> Any:
         return _load_pieces(builder, pointer, bounds)
     mask, zeros = lane_mask(builder, bounds, kind.count), ir.Constant(kind, None)
     lanes = _masked(builder, "load", kind, [pointer, INDEX(alignment(kind)), mask, zeros])
+    # Only with AVX-512 does the compiler merge the load and another operation.
     return _apart(builder, lanes) if has_avx512() else lanes
 
 
