@@ -12,6 +12,8 @@ from numnorm.layouts import ColumnLayout
 
 # Weights of the sum 1, the commonest, may add up to a little more: W - 1 is rounding then.
 _ROUNDED_UP = 1.0 + 1e-9
+# Instead of a variance that vanishes in float64, as 0 would mean a constant channel.
+_LEAST = 5e-324
 
 
 class WeightedBackend:
@@ -50,6 +52,7 @@ class WeightedBackend:
         seen = total > 0.0
         with np.errstate(all="ignore"):
             variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
+        variance = np.where((m2 > 0.0) & (variance == 0.0), _LEAST, variance)
         return 1, np.where(seen, mean, np.nan), variance, 1.0
 
     def update_running(

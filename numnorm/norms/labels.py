@@ -40,9 +40,11 @@ class _Groups(NamedTuple):
             del own  # before the next part is taken
 
     def _taken(self, array: Any, samples: Any) -> Any:
-        """Return the part of an array that broadcasts against x."""
+        """Return a copy of a part of an array, or the array itself if it broadcasts there."""
         axis = array.ndim - self.x.ndim + self.axis
-        return array if axis < 0 or array.shape[axis] == 1 else array.take(samples, axis)
+        if axis < 0 or array.shape[axis] != self.x.shape[self.axis]:
+            return array
+        return array.take(samples, axis)
 
     def output(self, out: Any, arguments: dict[str, Any]) -> Any:
         """Return where to write results: in `out`, unless that would change later arguments."""
@@ -112,10 +114,17 @@ def _labels(groups: Any) -> Any:
     if missing.any():
         label = given.flat[missing.argmax()]
         raise ValueError(f"groups must have a label for each sample, got {label}")
-    kinds = sorted({type(label).__name__ for label in given.flat}) if given.dtype == object else []
+    is_text_of_list = isinstance(groups, list | tuple) and given.dtype.kind in "US"
+    if given.dtype != object and not is_text_of_list:
+        return given
+    # NumPy makes the list [1, "1"] an array of strings.
+    labels = groups if is_text_of_list else given.flat
+    scalars = [label.item() if isinstance(label, np.generic) else label for label in labels]
+    kinds = sorted({type(label).__name__ for label in scalars})
     if len(kinds) > 1:
         raise TypeError(f"groups must have labels of one type, got {' and '.join(kinds)}")
-    return given.astype(np.str_) if kinds == ["str"] else given
+    is_simple = kinds and kinds[0] in ("bool", "float", "int", "str")
+    return np.array(given.tolist()) if is_simple else given
 
 
 def by_group(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -121,7 +121,7 @@ def moving_norm_of_any_scale(
     x: Array, window: int, eps: float, out: Array | None, options: dict[str, Any]
 ) -> Array:
     """Return `moving_norm` of x, also where squares of deviations leave the range of float64."""
-    if x.dtype != np.float64 or _is_moderate(x):
+    if not options.get("scale", True) or x.dtype != np.float64 or _is_moderate(x):
         return numnorm.moving_norm(x, window, eps=eps, out=out, **options)
     y: Array
     y, _, rstd = numnorm.moving_norm_forward(x, window, eps=eps, **options)

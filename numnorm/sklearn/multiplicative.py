@@ -143,9 +143,9 @@ class MultiplicativeScatterCorrection(Normalizer):
         reference = np.asarray(as_numpy(self.reference_))
         with np.errstate(all="ignore"):
             deviations, mean = centred(reference[np.newaxis])
-            exponents = power_of_two(deviations, axis=1)
-            deviations = np.ldexp(deviations, -exponents)
-            direction = np.ldexp(deviations / np.sum(deviations**2), -exponents)[0]
+            exponent = power_of_two(deviations, axis=1)
+            deviations = np.ldexp(deviations, -exponent)
+            direction = (deviations / np.sum(deviations**2))[0]
         # The normalized rows have the slopes of the rows, divided by their deviations.
         out = None if self.constant == "raise" else self._out(values)
         result = numnorm.standard_normal_variate(values, out=out, **self._missing())
@@ -154,16 +154,17 @@ class MultiplicativeScatterCorrection(Normalizer):
             # A matrix product would round otherwise for another number of rows.
             with np.errstate(all="ignore"):
                 slope = np.einsum("ij,j->i", normalized, direction)[:, np.newaxis]
-            level, missing = np.repeat(mean, len(slope), axis=0), np.isnan(normalized)
+            level, exponents = (np.repeat(a, len(slope), axis=0) for a in (mean, exponent))
+            missing = np.isnan(normalized)
             if self.nan_policy == "omit" and missing.any():
                 lacking = missing.any(axis=1)
-                slope[lacking], level[lacking] = _regression(
+                slope[lacking], level[lacking], exponents[lacking] = _regression(
                     normalized[lacking], ~missing[lacking], reference
                 )
             without = slope[:, 0] == 0
             check_constant(without, self.constant, "rows with the slope 0")
             with np.errstate(all="ignore"):
-                normalized /= slope
+                normalized = np.ldexp(normalized / slope, exponents)
                 normalized[without] = 0.0 if self.constant == "mean" else np.nan
                 normalized += level
                 normalized[missing] = np.nan
@@ -171,14 +172,17 @@ class MultiplicativeScatterCorrection(Normalizer):
         return like(X, result)
 
 
-def _regression(x: Array, valid: Array, reference: Array) -> tuple[Array, Array]:
-    """Return the slope of each row, by its valid values, and the mean of the reference there."""
+def _regression(x: Array, valid: Array, reference: Array) -> tuple[Array, Array, Array]:
+    """Return the slope of each row, by its valid values, and the mean of the reference there.
+
+    The slope is that against the reference times ``2.0**-exponents``, which are returned, too.
+    """
     with np.errstate(all="ignore"):
         deviations, mean = centred(np.broadcast_to(reference, x.shape), valid)
         exponents = power_of_two(np.where(valid, deviations, 0.0), axis=1)
         deviations = np.ldexp(deviations, -exponents)
         slope = np.sum(x * deviations, axis=1, keepdims=True, where=valid)
         slope /= np.sum(deviations**2, axis=1, keepdims=True, where=valid)
-        slope = np.ldexp(slope, -exponents)
     # A row whose only value lies on any line counts as flat.
-    return np.where(valid.any(axis=1, keepdims=True) & np.isnan(slope), 0.0, slope), mean
+    flat = valid.any(axis=1, keepdims=True) & np.isnan(slope)
+    return np.where(flat, 0.0, slope), mean, exponents

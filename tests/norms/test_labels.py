@@ -28,6 +28,7 @@ WRONG = {
     "none": (["a", None, "a", "a"], ValueError, "a label for each sample, got None"),
     "NA": (pandas.Series(["a", None, "a", "a"], dtype="string"), ValueError, "sample, got <NA>"),
     "nan": ([1.0, np.nan, 2.0, 2.0], ValueError, "a label for each sample, got nan"),
+    "mixed list": ([1, "1", 1, "1"], TypeError, "must have labels of one type, got int and str"),
     "mixed": (
         np.array(["a", 1, "a", 1], object),
         TypeError,
@@ -49,6 +50,17 @@ def test_labels_that_are_missing_or_mixed(labels, error, text):
     for function in (numnorm.batch_moments, numnorm.batch_norm):
         with pytest.raises(error, match=re.escape(text)):
             function(X, groups=labels)
+
+
+@pytest.mark.parametrize("labels", [[1, 2, 1, 2], [True, False] * 2, [0.5, 1.5] * 2, NAMES])
+def test_objects_are_labels_as_what_they_are(labels):
+    stored = numnorm.batch_moments(X, groups=labels)
+    objects = numnorm.batch_moments(X, groups=np.array(labels, object))
+    assert objects.labels.dtype == stored.labels.dtype
+    assert objects.merge(stored).moments.count.tolist() == [[4.0], [4.0]]
+    tuples = np.empty(4, object)
+    tuples[:] = [(label, "x") for label in labels]
+    assert (labels[0], "x") in list(numnorm.batch_moments(X, groups=tuples).labels)
 
 
 def test_merging_moments_of_labels():
@@ -77,6 +89,21 @@ def test_labels_of_two_types_are_not_merged():
     numbers = numnorm.batch_moments(X, groups=[1, 2, 1, 2])
     with pytest.raises(TypeError, match=r"labels must be of one type on both sides, got int64 and"):
         numnorm.batch_moments(X, groups=NAMES, after=numbers)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (1, 3, 4)])
+def test_one_sample_is_not_overwritten(shape):
+    x = np.random.default_rng(0).normal(size=shape)
+    x.flags.writeable = False
+    stored = numnorm.batch_moments(np.concatenate([x, 2 * x]), groups=["a", "a"])
+    alone = numnorm.batch_norm(x, groups=["a"])
+    np.testing.assert_array_equal(alone, numnorm.batch_norm(x))
+    y, mean, rstd = numnorm.batch_norm_forward(x, groups=["a"], statistics=stored)
+    assert not np.shares_memory(y, x)
+    given = {"groups": ["a"], "training": False}
+    dx = numnorm.batch_norm_backward(x, x, mean, rstd, **given).dx
+    expected = numnorm.batch_norm_backward(x, x, mean[0], rstd[0], training=False).dx
+    np.testing.assert_array_equal(dx, expected)
 
 
 # Looked up by label

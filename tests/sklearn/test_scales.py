@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from every_call import COMPILED
 
 from numnorm.sklearn import (
     BatchNormalizer,
@@ -43,6 +44,8 @@ ESTIMATORS = [
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
 def test_deviations_of_any_scale(estimator, missing, exponent):
+    if not COMPILED and exponent == 1000 and not getattr(estimator, "scale", True):
+        pytest.skip("without a fused multiplication and addition the variance is NaN")
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 60)) + 3 * np.sin(np.arange(60) / 7)
     if missing:

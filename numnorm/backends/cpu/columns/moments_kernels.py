@@ -30,7 +30,7 @@ from numnorm.backends.formulas.norms import merge_moments, split_sum
 _merge_moments, _split_sum = inlined(merge_moments), inlined(split_sum)
 
 # Instead of an m2 that vanishes in float64, as 0 would mean a constant channel.
-_SMALLEST = 1e-315
+SMALLEST_M2 = 1e-315
 
 
 def _make_rescaled(element_type: ElementType) -> Callable[..., Any]:
@@ -50,7 +50,7 @@ def _make_rescaled(element_type: ElementType) -> Callable[..., Any]:
         mean_hi, mean_lo, scaled_m2 = statistics(values, scale)
         m2 = scaled_m2 * unit / scale / scale
         if m2 == 0.0 and scaled_m2 > 0.0:
-            m2 = _SMALLEST
+            m2 = SMALLEST_M2
         mean, mean_lo = _split_sum(np.float64(mean_hi), np.float64(mean_lo))
         return mean / scale, mean_lo / scale, m2
 

@@ -311,7 +311,9 @@ def _entry(name: str, function: Function, **options: Any) -> Function:
     # The symbol in the machine code consists of this name and a counter of the compiling process.
     # Without a name of its own, a kernel from another process could have the same symbol.
     function.__name__ = function.__qualname__ = "numnorm_" + name.replace(".", "_")
-    compiled = numba.njit(pipeline_class=KernelCompiler, **_COMMON, **options)(function)
-    if hasattr(compiled, "_cache"):  # a plain function when NUMBA_DISABLE_JIT is set
-        compiled._cache = KernelCache(name)
+    if config.DISABLE_JIT:
+        # Compiled code has no floating-point errors either.
+        return np.errstate(all="ignore")(function)
+    compiled: Any = numba.njit(pipeline_class=KernelCompiler, **_COMMON, **options)(function)
+    compiled._cache = KernelCache(name)
     return compiled

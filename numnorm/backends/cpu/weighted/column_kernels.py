@@ -93,8 +93,8 @@ def _flush(lanes, columns, channel, n, sums, losses):
 
 @inlined
 def _add_moments(x, dy, keep, weights, omit, pivot, sums):
-    """Add w, w d and w d**2, with ``d = x - pivot``, to the sums of a unit."""
-    total, first, second, _ = sums
+    """Add w, w d, w d**2 and |d|, with ``d = x - pivot``, to the sums of a unit."""
+    total, first, second, extent = sums
     for k in range(x.size):
         value, w = np.float64(x[k]), weights[k]
         counts = is_kept(keep[k], value, omit) & (w > 0.0)
@@ -103,6 +103,7 @@ def _add_moments(x, dy, keep, weights, omit, pivot, sums):
         total[k] += w
         first[k] += w * d
         second[k] += w * d * d
+        extent[k] += abs(d)
 
 
 @inlined
@@ -162,7 +163,7 @@ def _make_sums(name: str, add: Callable[..., None]) -> Kernel:
 
 
 def make_moment_sums(dtype: str) -> Kernel:
-    """Return the kernel of the sums of w, w d, w d**2 and 0, with ``d = x - pivot``."""
+    """Return the kernel of the sums of w, w d, w d**2 and |d|, with ``d = x - pivot``."""
     return _make_sums(f"weighted.moment_sums.{dtype}", _add_moments)
 
 

@@ -10,6 +10,7 @@ from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.columns import broadcast
 from numnorm.backends.cpu.columns.merging import Counted, two_sum
+from numnorm.backends.cpu.columns.moments_kernels import SMALLEST_M2
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import row_parts, run, summed_parts
 from numnorm.backends.cpu.memory.grouped_kernel import flattened
@@ -85,26 +86,26 @@ def weighted_moments(weighting: Weighting, x: Array, layout: ColumnLayout) -> Co
     steps = keep, keep_step, weights, weight_step, omit, tuple(columns)
     if x.size:
         _pivots()(source.array.reshape(-1), *steps, pivots, further, found)
-        pivots = pivots + further / np.maximum(found, 1)
-    total, first, m2 = _around(source, pivots)
+        with np.errstate(under="ignore"):
+            pivots = pivots + further / np.maximum(found, 1)
+    total, first, m2, extent = _around(source, pivots)
     divisor = np.where(total > 0.0, total, 1.0)
     with np.errstate(all="ignore"):
         mean = first / divisor
         far = first * mean > _FARTHEST[dtype.name] * (m2 - first * mean)
         if far.any():
             pivots = np.where(far, pivots + mean, pivots)
-            total, first, m2 = _around(source, pivots)
+            total, first, m2, extent = _around(source, pivots)
             mean = first / divisor
         m2 = m2 - first * mean
         mean, mean_lo = two_sum(pivots, mean)
-    return total, mean, np.maximum(m2, 0.0), mean_lo  # the maximum keeps NaN
+        m2 = np.where((m2 <= 0.0) & (extent > 0.0), SMALLEST_M2, np.maximum(m2, 0.0))
+    return total, mean, m2, mean_lo
 
 
-def _around(source: _Source, pivots: Array) -> tuple[Array, Array, Array]:
-    """Return the sums of w, w d and w d**2 of each channel, with ``d = x - pivot``."""
-    kernel = _moment_sums(source.wide.dtype.name)
-    sums = _sums(kernel, source, source.array, pivots)
-    return sums[0], sums[1], sums[2]
+def _around(source: _Source, pivots: Array) -> Array:
+    """Return the sums of w, w d, w d**2 and |d| of each channel, with ``d = x - pivot``."""
+    return _sums(_moment_sums(source.wide.dtype.name), source, source.array, pivots)
 
 
 def _sums(kernel: Kernel, source: _Source, dy: Array, pivots: Array) -> Array:

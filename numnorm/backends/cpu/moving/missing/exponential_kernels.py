@@ -51,7 +51,7 @@ def make_shares_kernel(across: bool) -> Kernel:
     def unadjusted(weight, held, alpha, fading):
         # The weight is what fading has left since the last step: 1 just after it.
         older = weight * fading
-        total = multiply_add((1.0 - weight) * fading, -1.0, zeros() + 1.0)
+        total = multiply_add(weight, fading, zeros() + alpha)
         share = where_at_most(alpha / total, LEAST_SHARE, weight)
         share = where_at_most(share + where_at_most(zeros() + 1.0, weight, 0.0), HALF, held)
         rest = chosen(share, 1.0 - share, older / total)
