@@ -373,3 +373,11 @@ def test_policies_and_errors(name, number):
     if name == "moving_norm":
         with pytest.raises(ValueError, match=r"state\.kept must be a mask"):
             step(x, number, state._replace(kept=np.ones(5)), where=keep)
+
+
+def test_an_alpha_that_leaves_nothing_of_1():
+    x = np.array([1.0, 2.0, 4.0])
+    options = {"adjust": False, "eps": 0.0}
+    expected = numnorm.exponential_norm(x, 1e-17, **options)
+    found = numnorm.exponential_norm(x, 1e-17, where=True, **options)
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
