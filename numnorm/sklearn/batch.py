@@ -154,14 +154,12 @@ class BatchNormalizer(Normalizer):
             weights = _check_sample_weight(as_numpy(sample_weight), values, dtype=np.float64)
             if np.any(weights < 0):
                 raise ValueError("sample_weight must not be negative")
-        if before is None:
-            known, exponents = None, _scaling_exponents(power_of_two(values, axis=0)[0])
-        else:
-            known, exponents = before
-        if exponents.any():
-            with np.errstate(under="ignore"):
-                values = np.ldexp(values, -exponents)
-        moments = moments_of(values, weights, known, omit=self.nan_policy == "omit")
+        omit = self.nan_policy == "omit"
+        known, exponents = before or (None, np.zeros(values.shape[1], int))
+        moments = moments_of(_scaled(values, exponents), weights, known, omit=omit)
+        if before is None and not _is_moderate(moments):
+            exponents = _scaling_exponents(power_of_two(values, axis=0)[0])
+            moments = moments_of(_scaled(values, exponents), weights, known, omit=omit)
         count, mean, m2, _ = moments
         counts = np.broadcast_to(count, mean.shape)
         with np.errstate(all="ignore"):
@@ -239,6 +237,23 @@ class BatchNormalizer(Normalizer):
         lost = np.ldexp(moments.mean_lo, exponents)
         scale = np.ones_like(mean) if self.scale_ is None else np.asarray(as_numpy(self.scale_))
         return (mean, lost, scale) if self.with_mean else (0 * mean, 0 * lost, scale)
+
+
+def _scaled(values: Array, exponents: Array) -> Array:
+    """Return ``values * 2.0**-exponents``."""
+    if not exponents.any():
+        return values
+    with np.errstate(under="ignore"):
+        return np.ldexp(values, -exponents)
+
+
+def _is_moderate(moments: Moments) -> bool:
+    """Return whether the squares of all values and deviations but zeros are in range."""
+    mean, m2 = abs(moments.mean), moments.m2
+    most = 2.0**_MODERATE
+    moderate_mean = (mean == 0.0) | ((mean > 1 / most) & (mean < most))
+    moderate_m2 = (m2 == 0.0) | ((m2 > most**-2) & (m2 < most**2))
+    return bool(np.all(moderate_mean & moderate_m2))
 
 
 def _scaling_exponents(exponents: Array) -> Array:
