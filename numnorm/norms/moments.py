@@ -320,6 +320,8 @@ def stream_step(shape: Sequence[int], *, channel_axis: Axis = 1) -> int:
     >>> numnorm.stream_step((1000, 64))
     1024
     """
+    if isinstance(shape, int):
+        raise TypeError(f"shape must be a sequence of integers, got {shape}")
     sizes = tuple(check_integer("shape", size, 0) for size in shape)
     if isinstance(channel_axis, tuple | list):
         if 0 in normalized_axes(channel_axis, len(sizes), "channel_axis"):

@@ -257,5 +257,7 @@ def test_step_of_a_stream_of_channels_is_their_number():
     assert numnorm.stream_step([7, 5, 3], channel_axis=(0, 2)) == 7
     with pytest.raises(TypeError, match=r"^shape must be an int, got 7.0$"):
         numnorm.stream_step((7.0, 5))
+    with pytest.raises(TypeError, match="shape must be a sequence of integers, got 5"):
+        numnorm.stream_step(5)
     with pytest.raises(ValueError, match=r"^channel_axis must be between -2 and 1"):
         numnorm.stream_step((7, 5), channel_axis=2)
