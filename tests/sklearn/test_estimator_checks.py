@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sklearn
+from packaging.version import Version
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -63,6 +65,9 @@ def test_values_and_library_of_array_api_strict(estimator):
             np.testing.assert_array_equal(np.from_dlpack(result), expected)
 
 
+@pytest.mark.skipif(
+    Version(sklearn.__version__) < Version("1.7"), reason="scikit-learn needs another package"
+)
 def test_the_checks_of_other_array_libraries():
     # Without this variable, which must be set before SciPy is imported, they are skipped.
     chosen = [__file__, "-k", "array_api_strict", "-p", "no:cacheprovider", "-rs"]
