@@ -284,11 +284,18 @@ def pythons(session: nox.Session) -> None:
 @nox.session(python="3.11", venv_backend="uv", default=False)
 def oldest(session: nox.Session) -> None:
     """Run a part of the tests, and compiled calls, with the oldest versions of all that is used."""
-    session.install(".[test]", "--resolution=lowest-direct")
+    # Matplotlib 3.9 uses names that newer ones of pyparsing warn of.
+    session.install(".[test]", "pyparsing<3.3", "--resolution=lowest-direct")
     session.run("python", "tests/support/oldest_versions.py")
     # Python runs the kernels: most tests of lazy arrays would take too long.
     folders = ["norms", "api", "dask_arrays/test_dask_calls.py", "xarray", "sklearn", "commands"]
     chosen = [*(f"tests/{folder}" for folder in folders), *WORKERS, *session.posargs]
+    # Before NumPy 2.3, arrays that come by DLPack cannot be written to. Before 2.2, `numpy.where`
+    # may end the process for bfloat16, in the definition of a test.
+    chosen += ["--ignore=tests/api/test_other_libraries.py"]
+    name = "test_any_call_agrees_with_the_definition"
+    for norm in ("moving_norm", "exponential_norm"):
+        chosen += [f"--deselect=tests/norms/test_moving_missing.py::{name}[{norm}-bfloat16]"]
     session.run("pytest", *chosen, env={"NUMBA_DISABLE_JIT": "1"})
     compiled = str(Path(session.create_tmp(), "kernels"))
     session.run("python", "-P", "-m", "numnorm", "doctor", env={"NUMBA_CACHE_DIR": compiled})
