@@ -178,7 +178,7 @@ def _only_iterates(value: Any) -> bool:
         return False
     if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
         return False
-    with contextlib.suppress(TypeError), memoryview(value):
+    with contextlib.suppress(TypeError, BufferError), memoryview(value):
         return False
     return not any(hasattr(value, protocol) for protocol in _PROTOCOLS)
 

@@ -6,6 +6,10 @@ import pytest
 
 from numnorm.backends.cpu import tuning
 
+# Meshes of JAX need several devices. JAX reads this before its first array, in whatever test.
+os.environ["XLA_FLAGS"] = (
+    f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+)
 UNCOMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 

@@ -1,13 +1,6 @@
 """Fixtures for the tests of `numnorm.jax`, all of which need JAX."""
 
-import os
-
 import pytest
-
-# Meshes need several devices. JAX reads this before its first array.
-os.environ["XLA_FLAGS"] = (
-    f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-)
 
 
 @pytest.fixture(params=[False, True], ids=["x32", "x64"])
