@@ -11,8 +11,8 @@ from numnorm.backends import sources
 PACKAGE = Path(numnorm.__file__).parent
 BACKENDS = PACKAGE / "backends"
 MOST_ENTRIES = 12
-MOST_FILES = 16
-MOST_LINES = 400
+MOST_FILES = 24
+MOST_LINES = 1000
 MOST_PARAMETERS = 12
 
 # A folder imports from the lines below its own and from itself, never from a line above.
