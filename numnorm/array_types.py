@@ -5,7 +5,7 @@ it lies, and so its type, is known only when the code runs.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex
 
 import numpy as np
 
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     # Type checkers know the defaults of type variables, Python from 3.13 on.
     from numpy.typing import ArrayLike as _NumpyLike
     from typing_extensions import TypeVar
-
-    from numnorm.norms.group_moments import GroupMoments
 
     Array = TypeVar("Array", default=Any)
 else:
@@ -79,43 +77,3 @@ LSTMNorm = Literal["layer", "rms", "ada", "batch"]
 LSTMVariant = Literal["paper", "normalized_cell", "per_gate", "cell_only"]
 Nonlinearity = Literal["tanh", "relu"]
 NanPolicy = Literal["propagate", "omit", "raise"]
-
-
-class Counting(TypedDict, total=False):
-    """Keywords that say which elements of x count in its statistics, and how much."""
-
-    where: "ArrayLike | bool | None"
-    weights: "ArrayLike | Number | None"
-    nan_policy: "NanPolicy"
-
-
-class Filling(Counting, total=False):
-    """The same, and the result of elements that do not count."""
-
-    fill: "Number | None"
-
-
-class Omitting(TypedDict, total=False):
-    """Keywords that say which steps of x count in its moving statistics."""
-
-    where: "ArrayLike | bool | None"
-    nan_policy: "NanPolicy"
-
-
-class OmittingFilling(Omitting, total=False):
-    """The same, and the result of steps that do not count."""
-
-    fill: "Number | None"
-
-
-class Grouping(Counting, total=False):
-    """The same as `Counting`, and the labels of samples with statistics of their own."""
-
-    groups: "ArrayLike | None"
-
-
-class GroupFilling(Filling, total=False):
-    """The same as `Filling`, the labels of samples, and statistics of labels."""
-
-    groups: "ArrayLike | None"
-    statistics: "GroupMoments | None"

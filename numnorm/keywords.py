@@ -1,20 +1,18 @@
 """Keywords of other libraries: the error that gives the name to use here.
 
-A public function takes them as ``**others``. Its signature shows only those that it has: keywords
-which a plain call would pay for, if they were parameters.
+A public function takes all keywords that it does not know as ``**others``, to raise this error. Its
+signature does not show them.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
-
-from numnorm import array_types
 
 # What other libraries, from PyTorch and Keras to torchaudio and braindecode, call an argument: its
 # names here.
 _NAMES = {
-    ("input", "inputs", "X", "a", "data"): ("x", "v"),
-    ("weight", "scale", "gain", "Scale"): ("gamma", "v"),
+    ("input", "inputs", "X", "a", "data"): ("x",),
+    ("weight", "scale", "gain", "Scale"): ("gamma",),
     ("bias", "offset", "B", "affine", "elementwise_affine"): ("beta", "gamma"),
     ("use_bias", "center", "use_scale"): ("beta", "gamma"),
     ("normalized_shape", "dim", "reduction_axes", "axes", "channel_axis"): ("axis", "channel_axis"),
@@ -26,7 +24,7 @@ _NAMES = {
     ("is_training", "use_running_average", "use_input_stats", "training_mode"): ("training",),
     ("track_running_stats",): ("running_mean",),
     ("num_batches_tracked",): ("batches",),
-    ("grad_output", "grad", "dz"): ("dy", "dw"),
+    ("grad_output", "grad", "dz"): ("dy",),
     ("correction", "unbiased"): ("ddof",),
     ("norm_vars", "with_std"): ("scale",),
     ("norm_means", "with_mean"): ("subtract_mean",),
@@ -51,30 +49,14 @@ _INSTEAD = {
 _OWN_NAMES = {other: own for others, own in _NAMES.items() for other in others}
 # A step of a stream has no such options.
 _LOOKING_AHEAD = ("center", "min_window", "initial")
-_DEFAULTS = dict.fromkeys(["where", "weights", "fill", "groups", "statistics"])
-_DEFAULTS |= {"nan_policy": "propagate"}
 
 
 def hide_others(functions: Iterable[Callable[..., Any]]) -> None:
-    """Show the keywords in ``**others`` that a function has, and no others, in its signature."""
+    """Leave ``**others`` out of the signatures that `help` and editors show."""
     for function in functions:
         signature = inspect.signature(function)
-        shown = []
-        for parameter in signature.parameters.values():
-            own = [parameter]
-            if parameter.kind is parameter.VAR_KEYWORD:
-                own = list(_keywords(parameter.annotation))
-            shown += own
+        shown = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
-
-
-def _keywords(annotation: str) -> Iterator[inspect.Parameter]:
-    """Yield the keywords of an annotation ``Unpack[...]`` of `**others` as parameters."""
-    kind = getattr(array_types, annotation.removeprefix("Unpack[").removesuffix("]"), None)
-    for name, of_value in inspect.get_annotations(kind).items() if kind else ():
-        only = inspect.Parameter.KEYWORD_ONLY
-        text = of_value.__forward_arg__
-        yield inspect.Parameter(name, only, default=_DEFAULTS[name], annotation=text)
 
 
 def unexpected(function: Callable[..., Any], others: dict[str, Any]) -> TypeError:

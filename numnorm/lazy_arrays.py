@@ -35,7 +35,13 @@ def any_lazy(*values: Any) -> bool:
     return any(library_of(value) is not None for value in values)
 
 
+def lazily(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Return the lazy result of a public function, given all its arguments by name."""
+    arguments = {name: value for name, value in arguments.items() if name != "others"}
+    return importlib.import_module("numnorm.dask").call(function, arguments)
+
+
 def lazy_twin(name: str) -> Callable[..., Any]:
-    """Return the function of a name that takes lazy arrays."""
+    """Return the function of a name that takes lazy moments."""
     twin: Callable[..., Any] = getattr(importlib.import_module("numnorm.dask"), name)
     return twin

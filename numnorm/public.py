@@ -4,7 +4,13 @@ from numnorm.backends.contract.moving import ExponentialState, MovingState
 from numnorm.keywords import hide_others
 from numnorm.memory_pool import set_memory_pool
 from numnorm.norms.ada import ada_norm, ada_norm_backward, ada_norm_forward
-from numnorm.norms.batch import batch_norm, batch_norm_backward, batch_norm_forward
+from numnorm.norms.batch import (
+    batch_moments,
+    batch_norm,
+    batch_norm_backward,
+    batch_norm_forward,
+    stream_step,
+)
 from numnorm.norms.exponential import (
     exponential_norm,
     exponential_norm_backward,
@@ -12,10 +18,9 @@ from numnorm.norms.exponential import (
     exponential_norm_step,
 )
 from numnorm.norms.group import group_norm, group_norm_backward, group_norm_forward
-from numnorm.norms.group_moments import GroupMoments
 from numnorm.norms.instance import instance_norm, instance_norm_backward, instance_norm_forward
 from numnorm.norms.layer import layer_norm, layer_norm_backward, layer_norm_forward
-from numnorm.norms.moments import Moments, batch_moments, stream_step
+from numnorm.norms.moments import GroupMoments, Moments
 from numnorm.norms.moving import (
     moving_norm,
     moving_norm_backward,
@@ -31,7 +36,11 @@ from numnorm.norms.results import (
     WeightNormalized,
 )
 from numnorm.norms.rms import rms_norm, rms_norm_backward, rms_norm_forward
-from numnorm.norms.standard import standard_normal_variate
+from numnorm.norms.standard import (
+    standard_normal_variate,
+    standard_normal_variate_backward,
+    standard_normal_variate_forward,
+)
 from numnorm.norms.weight import weight_norm, weight_norm_backward, weight_norm_forward
 from numnorm.positions import positional_encoding
 from numnorm.threads import num_threads
@@ -78,6 +87,8 @@ __all__ = [
     "rms_norm_forward",
     "set_memory_pool",
     "standard_normal_variate",
+    "standard_normal_variate_backward",
+    "standard_normal_variate_forward",
     "stream_step",
     "weight_norm",
     "weight_norm_backward",

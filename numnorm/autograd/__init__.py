@@ -10,31 +10,10 @@ except ImportError as error:
     raise ImportError('numnorm.autograd needs autograd: pip install "numnorm[autograd]"') from error
 
 from numnorm.autograd.cells import gru, lstm, rnn
-from numnorm.autograd.channels import batch_norm, group_norm, instance_norm
-from numnorm.autograd.moving import exponential_norm, moving_norm
-from numnorm.autograd.rows import (
-    ada_norm,
-    layer_norm,
-    rms_norm,
-    standard_normal_variate,
-    weight_norm,
-)
-from numnorm.keywords import hide_others
+from numnorm.autograd.norms import differentiable
+from numnorm.norms.declared import SPECS
 
-__all__ = [
-    "ada_norm",
-    "batch_norm",
-    "exponential_norm",
-    "group_norm",
-    "gru",
-    "instance_norm",
-    "layer_norm",
-    "lstm",
-    "moving_norm",
-    "rms_norm",
-    "rnn",
-    "standard_normal_variate",
-    "weight_norm",
-]
+__all__ = ["gru", "lstm", "rnn", *(spec.name for spec in SPECS)]
+__all__.sort()
 
-hide_others(globals()[name] for name in __all__)
+globals().update({spec.name: differentiable(spec, __name__) for spec in SPECS})

@@ -1,4 +1,4 @@
-"""The table of norms: each one's forward and backward function as a differentiable function."""
+"""The norms as functions that autograd differentiates, made from numnorm's public functions."""
 
 from __future__ import annotations
 
@@ -7,50 +7,99 @@ from typing import Any
 
 import numpy as np
 
-import numnorm
 from numnorm.autograd.primitives import Differentiable
+from numnorm.derived import (
+    docstring_of,
+    parameter_texts,
+    parameters_of,
+    plain_function,
+)
 from numnorm.layouts import normalized_axes
+from numnorm.norms.spec import COUNTING, NormSpec
+
+_EXAMPLE = """
+Examples
+--------
+>>> import autograd
+>>> import numpy as np
+>>> import numnorm.autograd
+>>> def last(x):
+...     return numnorm.autograd.{name}(x{options}).ravel()[-1]
+>>> print(autograd.grad(last)(np.array({x})).round(4))
+{dx}
+"""
 
 
-def _norm(
-    forward: Callable[..., Any],
-    backward: Callable[..., Any],
-    *,
-    affine: str | None = None,
-    only_forward: tuple[str, ...] = ("eps",),
-    only_backward: tuple[str, ...] = (),
-) -> Differentiable:
-    """Return a norm from the functions of numnorm.
+def differentiable(spec: NormSpec, module: str) -> Callable[..., Any]:
+    """Return a norm as a function of a module, with gradients with respect to its arrays."""
+    own = [parameter for parameter in _options(spec) if parameter.name in _only_backward(spec)]
+    left_out = "out", "statistics"
+    parameters = [p for name, p in parameters_of(spec.function).items() if name not in left_out]
+    counting = next((i for i, p in enumerate(parameters) if p.name in COUNTING), len(parameters))
+    parameters[counting:counting] = own
+    arrays = ("x", *spec.parameters)
+    shown = [p.replace(annotation="Any") if p.name in arrays else p for p in parameters]
+    primitive = _primitive(spec)
 
-    `affine` is the option with the axes of a gamma and a beta. `only_forward` and `only_backward`
-    are the options that only one of both functions takes. The backward function takes a gamma if
-    there are two arrays or more.
-    """
-    not_backward = {*only_forward, "fill"}
+    def call(arguments: dict[str, Any]) -> Any:
+        values = [arguments.pop(name) for name in arrays]
+        return primitive(*values, **arguments)
+
+    texts = {**parameter_texts(spec.backward), **parameter_texts(spec.function)}
+    constant = f"\n    As for `numnorm.{spec.name}`; constants for the gradient."
+    texts |= dict.fromkeys((*COUNTING, *spec.updates), constant)
+    gradients = " and ".join([", ".join(arrays[:-1]), arrays[-1]]) if arrays[1:] else "x"
+    options = f", {spec.example.options}" if spec.example.options else ""
+    docstring = docstring_of(
+        f"Return `numnorm.{spec.name}`, with gradients with respect to {gradients}.",
+        {p.name: texts[p.name] for p in shown},
+        "array\n    Of the shape and dtype of x.",
+        _EXAMPLE.format(name=spec.name, options=options, x=spec.example.x, dx=spec.example.dx),
+    )
+    return plain_function(spec.name, module, shown, "Any", call, docstring)
+
+
+def _options(spec: NormSpec) -> list[Any]:
+    """Return the parameters of the backward pass that are no arrays."""
+    arrays = (*spec.arrays_of(spec.backward), "out")
+    return [p for name, p in parameters_of(spec.backward).items() if name not in arrays]
+
+
+def _only_backward(spec: NormSpec) -> set[str]:
+    return {p.name for p in _options(spec)} - set(parameters_of(spec.function))
+
+
+def _primitive(spec: NormSpec) -> Differentiable:
+    """Return a primitive of autograd that calls the public functions."""
+    only_backward = _only_backward(spec)
+    backward_options = {p.name for p in _options(spec)}
 
     def result(x: Any, *parameters: Any, **options: Any) -> tuple[Any, tuple[Any, ...]]:
         taken = {name: value for name, value in options.items() if name not in only_backward}
-        y, *statistics = forward(x, *parameters, **taken)
+        y, *statistics = spec.forward(x, *parameters, **taken)
+        if only_backward and spec.row_call is not None:  # which checks them
+            own = {name: value for name, value in options.items() if name not in COUNTING}
+            spec.row_call(y.shape, **own)
         return y, tuple(statistics)
 
     def gradients(dy: Any, saved: Any, x: Any, *parameters: Any, **options: Any) -> tuple[Any, ...]:
-        taken = {name: value for name, value in options.items() if name not in not_backward}
-        found = backward(dy, x, *saved, *parameters[:1], **taken)
+        taken = {name: value for name, value in options.items() if name in backward_options}
+        found = spec.backward(dy, x, *saved, *parameters[:1], **taken)
         if not parameters:
             return (found,)
-        if affine is None or parameters[1] is None:
+        if len(parameters) == 1 or parameters[1] is None:
             return tuple(found)
         dx, dgamma, dbeta = found
         if np.shape(dbeta) != np.shape(parameters[1]):  # it has the shape of gamma
-            counting = options.get("where"), options.get("nan_policy")
-            dbeta = _sum_to(np.shape(parameters[1]), _counted(dy, x, *counting), options[affine])
+            counted = _counted(dy, x, options["where"], options["nan_policy"])
+            dbeta = _sum_to(np.shape(parameters[1]), counted, options[spec.axis])
         return dx, dgamma, dbeta
 
-    result.__name__ = forward.__name__.removesuffix("_forward")
+    result.__name__ = spec.name
     return Differentiable(result, gradients)
 
 
-def _counted(dy: Any, x: Any, where: Any, nan_policy: str | None) -> Any:
+def _counted(dy: Any, x: Any, where: Any, nan_policy: str) -> Any:
     """Return dy with 0 for what does not count."""
     dy = dy if where is None else np.where(where, dy, 0.0)
     return np.where(np.isnan(x), 0.0, dy) if nan_policy == "omit" else dy
@@ -64,41 +113,3 @@ def _sum_to(shape: tuple[int, ...], dy: Any, axes: Any) -> Any:
         full = tuple(size if axis in own else 1 for axis, size in enumerate(dy.shape))
     summed = tuple(axis for axis, size in enumerate(full) if size == 1)
     return dy.sum(axis=summed, dtype=np.float64).reshape(shape)
-
-
-_RUNNING = (
-    *("running_mean", "running_var", "momentum", "batches", "convention", "unbiased"),
-    "eps",
-)
-
-LAYER = _norm(
-    numnorm.layer_norm_forward,
-    numnorm.layer_norm_backward,
-    affine="axis",
-    only_backward=("detach",),
-)
-RMS = _norm(numnorm.rms_norm_forward, numnorm.rms_norm_backward)
-ADA = _norm(
-    numnorm.ada_norm_forward,
-    numnorm.ada_norm_backward,
-    only_forward=(),
-    only_backward=("detach_factor",),
-)
-WEIGHT = _norm(numnorm.weight_norm_forward, numnorm.weight_norm_backward)
-GROUP = _norm(numnorm.group_norm_forward, numnorm.group_norm_backward, affine="channel_axis")
-INSTANCE = _norm(
-    numnorm.instance_norm_forward,
-    numnorm.instance_norm_backward,
-    affine="channel_axis",
-    only_forward=_RUNNING,
-)
-MOVING = _norm(numnorm.moving_norm_forward, numnorm.moving_norm_backward)
-EXPONENTIAL = _norm(
-    numnorm.exponential_norm_forward, numnorm.exponential_norm_backward, only_forward=()
-)
-BATCH = _norm(
-    numnorm.batch_norm_forward,
-    numnorm.batch_norm_backward,
-    affine="channel_axis",
-    only_forward=_RUNNING,
-)

@@ -1,72 +1,61 @@
-"""The norms for arrays of Dask: lazy, for any chunks.
+"""Lazy arrays of Dask, in any chunks: the public functions of `numnorm` call `call` for them."""
 
-The functions of `numnorm` with the same names call these ones when one of their arrays is lazy.
-"""
+from __future__ import annotations
 
-from numnorm.dask.batch import batch_norm_forward
-from numnorm.dask.batch_gradients import batch_norm_backward
-from numnorm.dask.channels import (
-    group_norm,
-    group_norm_backward,
-    group_norm_forward,
-    instance_norm_backward,
-    instance_norm_forward,
-)
-from numnorm.dask.moments import batch_moments, merge, of_divisor
-from numnorm.dask.moving import (
-    exponential_norm,
-    exponential_norm_backward,
-    exponential_norm_forward,
-    moving_norm,
-    moving_norm_backward,
-    moving_norm_forward,
-)
-from numnorm.dask.rows import (
-    ada_norm,
-    ada_norm_backward,
-    ada_norm_forward,
-    layer_norm,
-    layer_norm_backward,
-    layer_norm_forward,
-    rms_norm,
-    rms_norm_backward,
-    rms_norm_forward,
-    standard_normal_variate,
-    weight_norm,
-    weight_norm_backward,
-    weight_norm_forward,
-)
-from numnorm.dask.weights import with_weights
+from collections.abc import Callable, Iterable
+from typing import Any
 
-__all__ = [
-    "ada_norm",
-    "ada_norm_backward",
-    "ada_norm_forward",
-    "batch_moments",
-    "batch_norm_backward",
-    "batch_norm_forward",
-    "exponential_norm",
-    "exponential_norm_backward",
-    "exponential_norm_forward",
-    "group_norm",
-    "group_norm_backward",
-    "group_norm_forward",
-    "instance_norm_backward",
-    "instance_norm_forward",
-    "layer_norm",
-    "layer_norm_backward",
-    "layer_norm_forward",
-    "merge",
-    "moving_norm",
-    "moving_norm_backward",
-    "moving_norm_forward",
-    "of_divisor",
-    "rms_norm",
-    "rms_norm_backward",
-    "rms_norm_forward",
-    "standard_normal_variate",
-    "weight_norm",
-    "weight_norm_backward",
-    "weight_norm_forward",
-    "with_weights",
-]
+from numnorm.dask import batch, batch_gradients, instance, moments, moving, rows
+from numnorm.dask.moments import merge, of_divisor
+from numnorm.norms.batch import batch_moments
+from numnorm.norms.declared import BY_FUNCTION
+from numnorm.norms.spec import COUNTING, NormSpec
+
+__all__ = ["call", "merge", "of_divisor"]
+
+
+def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Return the lazy result of a public function.
+
+    Parameters
+    ----------
+    function : callable
+    arguments : dict
+        All its arguments by name.
+
+    Raises
+    ------
+    NotImplementedError
+        If the function does not take one of the keywords for missing values for lazy arrays.
+    """
+    counting = {name: arguments.pop(name) for name in COUNTING if name in arguments}
+    defaults = {"nan_policy": "propagate"}
+    counting = {n: v for n, v in counting.items() if v is not defaults.get(n)}
+    spec = BY_FUNCTION.get(function)
+    if counting and not _takes(spec, function, counting):
+        keyword = next(iter(counting))
+        raise NotImplementedError(
+            f"{keyword} is not supported for lazy arrays in {function.__name__}"
+        )
+    if spec is None:
+        assert function is batch_moments
+        return moments.batch_moments(**arguments)
+    if spec.family in ("windows", "decay"):
+        return moving.call(spec, function, arguments, counting)
+    if counting:
+        return rows.with_weights(spec, function, arguments, counting)
+    if spec.family == "channels":
+        if spec.is_backward(function):
+            return batch_gradients.batch_norm_backward(**arguments)
+        normalized = batch.batch_norm_forward(**arguments)
+        return normalized if function is spec.forward else normalized.y
+    if spec.updates:
+        return instance.call(spec, function, arguments)
+    return rows.call(spec, function, arguments)
+
+
+def _takes(spec: NormSpec | None, function: Callable[..., Any], counting: Iterable[str]) -> bool:
+    """Return whether a function takes the keywords for missing values for lazy arrays."""
+    if spec is None or not {"labels", "statistics"}.isdisjoint(counting):
+        return False
+    return not spec.is_backward(function) or spec.family == "decay"

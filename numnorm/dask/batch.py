@@ -18,8 +18,12 @@ from numnorm.dask.parameters import (
     check_assignable,
     made_lazy,
 )
-from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
-from numnorm.norms.batch_parts import moved_statistic
+from numnorm.norms.batch import (
+    bessel_correction,
+    given_statistics,
+    moved_statistic,
+    new_batch_weight,
+)
 from numnorm.norms.results import Normalized
 
 _RUNNING = ("running_mean", "running_var")
@@ -30,16 +34,19 @@ def batch_norm_forward(
     gamma: Any,
     beta: Any,
     channel_axis: Any,
-    running: tuple[Any, Any],
-    training: bool,
-    momentums: tuple[Any, Any, Any],
-    unbiased: bool | None,
-    eps: float,
+    running_mean: Any,
+    running_var: Any,
+    training: Any,
+    momentum: Any,
+    batches: Any,
+    convention: Any,
+    unbiased: Any,
+    eps: Any,
     out: Any,
 ) -> Normalized[Any]:
     """Return y, mean and rstd, lazily; in training, assign the moved running statistics."""
     training = check_flag("training", training)
-    given = given_statistics(*running, training)
+    given = given_statistics(running_mean, running_var, training)
     running_arrays = {} if given is None else dict(zip(_RUNNING, given, strict=True))
     if training and running_arrays:
         check_assignable(running_arrays)
@@ -47,19 +54,18 @@ def batch_norm_forward(
     x = arrays.pop("x")
     channels = channels_of(x, channel_axis)
     parameters = parameters_of(x, channels, arrays)
-    names = "momentum", "batches", "convention"
-    options: dict[str, Any] = {"training": training, "unbiased": unbiased, "eps": eps}
-    options |= dict(zip(names, momentums, strict=True))
+    moving = {"momentum": momentum, "batches": batches, "convention": convention}
+    options = {"training": training, "unbiased": unbiased, "eps": eps, **moving}
     dtypes = dtypes_of(
         numnorm.batch_norm_forward, {"x": x, **arrays}, channel_axis=channels.axis, **options
     )
     statistics = [channels.spread(arrays[name]) for name in running_arrays]
     if training:
-        unbiased = momentums[2] == "torch" if unbiased is None else unbiased
+        unbiased = convention == "torch" if unbiased is None else unbiased
         correction = bessel_correction(unbiased, channels.count, given)
         mean, m2, _ = fields_of(total_moments(read_again(x), channels), channels)
         if given is not None and channels.count:
-            weight, divisor = new_batch_weight(*momentums), channels.count - correction
+            weight, divisor = new_batch_weight(**moving), channels.count - correction
             moments = (mean, 1), (m2, divisor)
             for array, old, (new, by) in zip(given, statistics, moments, strict=True):
                 moved = _moved_statistic(old, new, by, weight, array.dtype, channels)

@@ -15,7 +15,7 @@ from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_chann
 from numnorm.dask.blocks import block_sum, each_block, each_object, read_again, rounded, take
 from numnorm.dask.parameters import as_divided, made_lazy
 from numnorm.dask.saved_means import lost_of
-from numnorm.norms.batch_parts import part_gradient
+from numnorm.norms.batch import part_gradient
 from numnorm.norms.results import Gradients
 
 _FLOAT64 = np.dtype(np.float64)

@@ -16,7 +16,7 @@ from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_chann
 from numnorm.dask.blocks import each_block, each_object, in_order, take
 from numnorm.dask.parameters import as_divided, made_lazy
 from numnorm.layouts import column_layout
-from numnorm.norms.batch_parts import block_moments, folded_moments
+from numnorm.norms.batch import block_moments, folded_moments
 from numnorm.norms.moments import Moments, check_moments
 
 _FLOAT64 = np.dtype(np.float64)

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import numnorm
 from numnorm.arguments import Shape, check_shape
 from numnorm.dask.blocks import Chunks, each_block, each_object, take
 from numnorm.dask.parameters import as_broadcast, made_lazy
 from numnorm.layouts import moving_layout
 from numnorm.lazy_arrays import library_of
-from numnorm.norms.moving_parts import steps_around
+from numnorm.norms.moving import steps_around
+from numnorm.norms.spec import NormSpec
 
 Arguments = Mapping[str, Any]
 """The arguments of a public function by keyword."""
@@ -88,36 +88,46 @@ class _Call(NamedTuple):
         return steps_around(start, stop, self.steps, window, center=center, backward=self.backward)
 
 
-def moving_norm(arguments: Arguments) -> Any:
-    """Return `numnorm.moving_norm` of lazy arrays."""
-    return _in_windows(numnorm.moving_norm, ("x",), arguments)
+def call(
+    spec: NormSpec,
+    function: Callable[..., Any],
+    arguments: dict[str, Any],
+    counting: dict[str, Any],
+) -> Any:
+    """Return the lazy result of a public function of a moving norm.
+
+    Parameters
+    ----------
+    spec : NormSpec
+    function : callable
+        Its forward or its backward pass.
+    arguments : dict
+        All arguments, without the keywords for missing values.
+    counting : dict
+        These keywords, as far as they are not their defaults.
+    """
+    known = _checked(function, spec.arrays_of(function), {**arguments, **counting})
+    if spec.family == "windows":
+        return _in_windows(function, known, backward=spec.is_backward(function))
+    if function is spec.function:
+        return _in_order(spec, known)
+    return _of_all_steps(function, known)
 
 
-def moving_norm_forward(arguments: Arguments) -> Any:
-    """Return `numnorm.moving_norm_forward` of lazy arrays."""
-    return _in_windows(numnorm.moving_norm_forward, ("x",), arguments)
-
-
-def moving_norm_backward(arguments: Arguments) -> Any:
-    """Return `numnorm.moving_norm_backward` of lazy arrays."""
-    return _in_windows(numnorm.moving_norm_backward, ("dy", "x", "mean", "rstd"), arguments)
-
-
-def exponential_norm(arguments: Arguments) -> Any:
-    """Return `numnorm.exponential_norm` of lazy arrays: block after block along time."""
-    given = _checked(numnorm.exponential_norm, ("x",), arguments)
+def _in_order(spec: NormSpec, given: _Given) -> Any:
+    """Return a norm whose steps depend on all before them: block after block along time."""
     x, axis, options = given.arrays["x"], given.axis, dict(given.options)
-    first = options.pop("initial")
+    first = options.pop("initial", 0)
     chunks = *x.chunks[:axis], _first_at_least(x.chunks[axis], first), *x.chunks[axis + 1 :]
     divided = [array.rechunk(chunks) for array in given.arrays.values()]
-    call = _Call(numnorm.exponential_norm, tuple(given.arrays), axis, 0, False, options)
+    call = _Call(spec.function, tuple(given.arrays), axis, 0, False, options)
     results: list[Any] = []
     state: tuple[Any, ...] = ()
     for place in range(len(chunks[axis])):
         number = *[slice(None)] * axis, slice(place, place + 1)
         parts = [array.blocks[number] for array in divided]
         initial = 0 if place else first
-        pairs = each_object(_step, *parts, *state, call=call, initial=initial)
+        pairs = each_object(_step, *parts, *state, call=call, step=spec.step, initial=initial)
         # Dask would fuse a step with what follows it, and take it again for each block after it.
         pairs = pairs.blocks[...]
         results.append(take(pairs, 0, dtype=given.dtypes[0], chunks=parts[0].chunks))
@@ -125,27 +135,15 @@ def exponential_norm(arguments: Arguments) -> Any:
     return library_of(x).concatenate(results, axis=axis).rechunk(x.chunks)
 
 
-def exponential_norm_forward(arguments: Arguments) -> Any:
-    """Return `numnorm.exponential_norm_forward` of lazy arrays, whose steps become one block."""
-    return _of_all_steps(numnorm.exponential_norm_forward, ("x",), arguments)
-
-
-def exponential_norm_backward(arguments: Arguments) -> Any:
-    """Return `numnorm.exponential_norm_backward` of lazy arrays, whose steps become one block."""
-    names = "dy", "x", "mean", "rstd"
-    return _of_all_steps(numnorm.exponential_norm_backward, names, arguments)
-
-
-def _in_windows(function: Callable[..., Any], names: tuple[str, ...], arguments: Arguments) -> Any:
-    """Return a pass of moving norm."""
-    given = _checked(function, names, arguments)
+def _in_windows(function: Callable[..., Any], given: _Given, *, backward: bool) -> Any:
+    """Return a pass of a norm by windows."""
     x, axis = given.arrays["x"], given.axis
     steps, window = x.shape[axis], given.options["window"]
     # What a block needs beside its steps is in its neighbours then.
     reach = 2 * min(window, steps)
     divided = x.rechunk({axis: _at_least(x.chunks[axis], reach)})
     own = [array.rechunk(divided.chunks) for array in given.arrays.values()]
-    call = _Call(function, tuple(given.arrays), axis, steps, "dy" in names, given.options)
+    call = _Call(function, tuple(given.arrays), axis, steps, backward, given.options)
     if divided.numblocks[axis] == 1:
         return given.results(_called, own, divided.chunks, call)
     around = [_shifted(array, axis, reach, by) for array in own for by in (-1, 1)]
@@ -153,14 +151,11 @@ def _in_windows(function: Callable[..., Any], names: tuple[str, ...], arguments:
     return given.results(_of_block, blocks, divided.chunks, call)
 
 
-def _of_all_steps(
-    function: Callable[..., Any], names: tuple[str, ...], arguments: Arguments
-) -> Any:
-    """Return a pass that takes all steps at once."""
-    given = _checked(function, names, arguments)
+def _of_all_steps(function: Callable[..., Any], given: _Given) -> Any:
+    """Return a pass that takes all steps at once, which become one block."""
     whole = given.arrays["x"].rechunk({given.axis: -1})
     blocks = tuple(array.rechunk(whole.chunks) for array in given.arrays.values())
-    call = _Call(function, tuple(given.arrays), given.axis, 0, "dy" in names, given.options)
+    call = _Call(function, tuple(given.arrays), given.axis, 0, False, given.options)
     return given.results(_called, blocks, whole.chunks, call)
 
 
@@ -169,7 +164,7 @@ def _checked(function: Callable[..., Any], names: tuple[str, ...], arguments: Ar
 
     Wrong options and dtypes are errors of the call: it is made for arrays without elements.
     """
-    options = {name: value for name, value in arguments.items() if name not in ("others", "out")}
+    options = {name: value for name, value in arguments.items() if name != "out"}
     where = options.pop("where", None)
     arrays = {name: options.pop(name) for name in names}
     arrays = made_lazy(arrays if where is None else {**arrays, "where": where}, arguments["out"])
@@ -264,14 +259,12 @@ def _called(*arrays: Any, call: _Call) -> Any:
     return call.function(**dict(zip(call.names, arrays, strict=True)), **call.options)
 
 
-def _step(*blocks: Any, call: _Call, initial: int) -> tuple[Any, Any]:
+def _step(*blocks: Any, call: _Call, step: Callable[..., Any], initial: int) -> tuple[Any, Any]:
     """Return y and the state of a block, whose first steps share the statistics of theirs."""
     count = len(call.names)
     arrays = dict(zip(call.names, blocks[:count], strict=True))
     state = [array[(0,) * array.ndim] for array in blocks[count:]]
-    y, after = numnorm.exponential_norm_step(
-        **arrays, state=state[0] if state else None, **call.options
-    )
+    y, after = step(**arrays, state=state[0] if state else None, **call.options)
     if initial:
         y = call.function(**arrays, initial=initial, **call.options)
     return y, after

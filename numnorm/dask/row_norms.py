@@ -120,7 +120,7 @@ def _without_elements(
         if array is None:
             continue
         shape = layout.parameter_shape
-        if name in like_x:
+        if name in like_x or name in ("where", "weights"):
             shape = array.shape
         elif name in whole_rows.STATISTICS:
             shape = layout.statistic_shape

@@ -1,202 +1,156 @@
-"""The norms of rows for lazy arrays; the functions of `numnorm` with their names call them."""
+"""Norms of rows, and of groups of channels as rows, for lazy arrays."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-import numnorm
-from numnorm.arguments import check_eps, check_flag, check_number
-from numnorm.backends.contract.norms import scaling_by
 from numnorm.dask import row_norms
-from numnorm.dask.parameters import made_lazy
+from numnorm.dask.batch_channels import channels_of
+from numnorm.dask.parameters import along, as_broadcast, made_lazy
 from numnorm.dask.row_axes import Rows
-from numnorm.dask.split_rows import row_norm
-from numnorm.layouts import RowLayout, normalized_axes, row_layout, vector_layout
-from numnorm.norms import ada, weight
-from numnorm.norms.layer import detached_by
-from numnorm.norms.standard import check_ddof
+from numnorm.dask.split_rows import RowNorm
+from numnorm.layouts import RowLayout, normalized_axes
+from numnorm.norms.spec import COUNTING, RUNNING_OPTIONS, NormSpec, RowCall
+
+# Only divided rows need to know what the norm does.
+_WHOLE: Any = None
 
 
-def layer_norm(
-    x: Any, gamma: Any = None, beta: Any = None, *, axis: Any = -1, eps: Any = 1e-5, out: Any = None
-) -> Any:
-    """Return `numnorm.layer_norm` of lazy arrays."""
-    arrays = {"x": x, "gamma": gamma, "beta": beta}
-    return _forward(numnorm.layer_norm, arrays, axis, out, eps)
+def call(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Return the lazy result of a public function of a norm.
+
+    Parameters
+    ----------
+    spec : NormSpec
+    function : callable
+        Its forward or its backward pass.
+    arguments : dict
+        All arguments, without the keywords for missing values.
+    """
+    names = spec.arrays_of(function)
+    options = {name: value for name, value in arguments.items() if name not in (*names, "out")}
+    arrays = made_lazy({name: arguments[name] for name in names}, arguments["out"])
+    assert spec.row_call is not None
+    row_call = spec.row_call(arrays["x"].shape, **options)
+    if spec.family == "groups":
+        axis = options["channel_axis"]
+        rows, arrays["x"] = groups_of(arrays["x"], row_call.layout, axis)
+    else:
+        axes = normalized_axes(options["axis"], arrays["x"].ndim)
+        rows = _along(arrays["x"].ndim, axes)
+        if "others" in spec.parameters.values():
+            rows = rows._replace(own=rows.kept)
+        options["axis"] = axes
+    row_pass = row_norms.backward if spec.is_backward(function) else row_norms.forward
+    norm = _row_norm(spec, row_call)
+    return row_pass(function, arrays, row_call.layout, rows, options, norm)
 
 
-def layer_norm_forward(
-    x: Any, gamma: Any = None, beta: Any = None, *, axis: Any = -1, eps: Any = 1e-5, out: Any = None
-) -> Any:
-    """Return `numnorm.layer_norm_forward` of lazy arrays."""
-    arrays = {"x": x, "gamma": gamma, "beta": beta}
-    return _forward(numnorm.layer_norm_forward, arrays, axis, out, eps)
-
-
-def layer_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any = None,
-    *,
-    axis: Any = -1,
-    detach: Any = None,
-    out: Any = None,
-) -> Any:
-    """Return `numnorm.layer_norm_backward` of lazy arrays."""
-    lazy = made_lazy({"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma}, out)
-    layout, rows = _rows(lazy["x"], axis)
-    norm = row_norm(True, scaling_by(0.0), detached=detached_by(detach))
-    options = {"axis": rows.axes, "detach": detach}
-    return row_norms.backward(numnorm.layer_norm_backward, lazy, layout, rows, options, norm)
-
-
-def rms_norm(x: Any, gamma: Any = None, *, axis: Any = -1, eps: Any = 1e-5, out: Any = None) -> Any:
-    """Return `numnorm.rms_norm` of lazy arrays."""
-    return _forward(numnorm.rms_norm, {"x": x, "gamma": gamma}, axis, out, eps, centred=False)
-
-
-def rms_norm_forward(
-    x: Any, gamma: Any = None, *, axis: Any = -1, eps: Any = 1e-5, out: Any = None
-) -> Any:
-    """Return `numnorm.rms_norm_forward` of lazy arrays."""
-    arrays = {"x": x, "gamma": gamma}
-    return _forward(numnorm.rms_norm_forward, arrays, axis, out, eps, centred=False)
-
-
-def rms_norm_backward(
-    dy: Any, x: Any, rstd: Any, gamma: Any = None, *, axis: Any = -1, out: Any = None
-) -> Any:
-    """Return `numnorm.rms_norm_backward` of lazy arrays."""
-    lazy = made_lazy({"dy": dy, "x": x, "rstd": rstd, "gamma": gamma}, out)
-    layout, rows = _rows(lazy["x"], axis)
-    norm, options = row_norm(False, scaling_by(0.0)), {"axis": rows.axes}
-    return row_norms.backward(numnorm.rms_norm_backward, lazy, layout, rows, options, norm)
-
-
-def standard_normal_variate(x: Any, *, axis: Any = -1, ddof: Any = 0, out: Any = None) -> Any:
-    """Return `numnorm.standard_normal_variate` of lazy arrays."""
-    lazy = made_lazy({"x": x}, out)
-    layout, rows = _rows(lazy["x"], axis)
-    norm = row_norm(True, scaling_by(0.0, 0.0, check_ddof(ddof, layout)))
-    options = {"axis": rows.axes, "ddof": ddof}
-    return row_norms.forward(numnorm.standard_normal_variate, lazy, layout, rows, options, norm)
-
-
-def ada_norm(
-    x: Any, axis: Any, scale: Any, k: Any, eps: Any, eps_in: Any, ddof: Any, out: Any
-) -> Any:
-    """Return `numnorm.ada_norm` of lazy arrays."""
-    options = {"scale": scale, "k": k, "eps": eps, "eps_in": eps_in, "ddof": ddof}
-    return _adaptive(numnorm.ada_norm, row_norms.forward, {"x": x}, axis, out, options)
-
-
-def ada_norm_forward(
-    x: Any, axis: Any, scale: Any, k: Any, eps: Any, eps_in: Any, ddof: Any, out: Any
-) -> Any:
-    """Return `numnorm.ada_norm_forward` of lazy arrays."""
-    options = {"scale": scale, "k": k, "eps": eps, "eps_in": eps_in, "ddof": ddof}
-    return _adaptive(numnorm.ada_norm_forward, row_norms.forward, {"x": x}, axis, out, options)
-
-
-def ada_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    axis: Any,
-    scale: Any,
-    k: Any,
-    eps: Any,
-    eps_in: Any,
-    ddof: Any,
-    detach_factor: Any,
-    out: Any,
-) -> Any:
-    """Return `numnorm.ada_norm_backward` of lazy arrays."""
-    arrays = {"dy": dy, "x": x, "mean": mean, "rstd": rstd}
-    options = {"scale": scale, "k": k, "eps": eps, "eps_in": eps_in, "ddof": ddof}
-    options["detach_factor"] = detach_factor
-    return _adaptive(numnorm.ada_norm_backward, row_norms.backward, arrays, axis, out, options)
-
-
-def weight_norm(v: Any, g: Any = None, *, axis: Any = -1, out: Any = None) -> Any:
-    """Return `numnorm.weight_norm` of lazy arrays."""
-    arrays = {"v": v, "g": g}
-    return _vectors(numnorm.weight_norm, row_norms.forward, arrays, axis, out)
-
-
-def weight_norm_forward(v: Any, g: Any = None, *, axis: Any = -1, out: Any = None) -> Any:
-    """Return `numnorm.weight_norm_forward` of lazy arrays."""
-    arrays = {"v": v, "g": g}
-    return _vectors(numnorm.weight_norm_forward, row_norms.forward, arrays, axis, out)
-
-
-def weight_norm_backward(
-    dw: Any, v: Any, norm: Any, g: Any = None, *, axis: Any = -1, out: Any = None
-) -> Any:
-    """Return `numnorm.weight_norm_backward` of lazy arrays."""
-    arrays = {"dw": dw, "v": v, "norm": norm, "g": g}
-    return _vectors(numnorm.weight_norm_backward, row_norms.backward, arrays, axis, out)
-
-
-def _forward(
+def with_weights(
+    spec: NormSpec,
     function: Callable[..., Any],
-    arrays: dict[str, Any],
-    axis: Any,
-    out: Any,
-    eps: Any,
-    centred: bool = True,
+    arguments: dict[str, Any],
+    counting: dict[str, Any],
 ) -> Any:
-    """Return layer norm or RMS norm."""
-    lazy = made_lazy(arrays, out)
-    layout, rows = _rows(lazy["x"], axis)
-    norm, options = row_norm(centred, scaling_by(check_eps(eps))), {"axis": rows.axes, "eps": eps}
-    return row_norms.forward(function, lazy, layout, rows, options, norm)
+    """Return a forward pass with keywords for missing values: each block holds whole rows.
+
+    The channels of batch norm are rows here.
+    """
+    names = spec.arrays_of(function)
+    statistics = [name for name in spec.updates if arguments.get(name) is not None]
+    if statistics and arguments["training"] is not False:
+        keyword = next(iter(counting))
+        raise NotImplementedError(
+            f"{keyword} is not supported for lazy arrays with running statistics"
+        )
+    taken = (*names, *spec.updates, "out")
+    options = {name: value for name, value in arguments.items() if name not in taken}
+    options |= {name: value for name, value in counting.items() if name in ("nan_policy", "fill")}
+    of_elements = {name: counting[name] for name in ("where", "weights") if name in counting}
+    given = [name for name in names if arguments[name] is not None] + statistics
+    arrays = made_lazy(
+        {**{name: arguments[name] for name in given}, **of_elements}, arguments["out"]
+    )
+    x = arrays["x"]
+    axis = options[spec.axis]
+    own = spec.counts(axis, x.ndim).own
+    for name in of_elements:
+        if name == "weights" and arrays[name].shape == tuple(x.shape[a] for a in own):
+            arrays[name] = along(arrays[name], own, x.ndim)
+        arrays[name] = as_broadcast(name, arrays[name], x)
+    if spec.row_call is None:
+        layout, rows = _channels_as_rows(x, axis)
+    elif spec.family == "groups":
+        own_options = {n: v for n, v in options.items() if n not in COUNTING + RUNNING_OPTIONS}
+        layout = spec.row_call(x.shape, **own_options).layout
+        rows, arrays["x"] = groups_of(x, layout, axis)
+    else:
+        axes = normalized_axes(axis, x.ndim)
+        own_options = {n: v for n, v in options.items() if n not in COUNTING}
+        layout = spec.row_call(x.shape, **own_options).layout
+        rows = _along(x.ndim, axes)
+        if "others" in spec.parameters.values():
+            rows = rows._replace(own=rows.kept)
+        options["axis"] = axes
+    arrays["x"] = arrays["x"].rechunk(dict.fromkeys(rows.axes, -1))
+    results = row_norms.forward(function, arrays, layout, rows, options, _WHOLE)
+    if not isinstance(results, tuple):
+        return results.rechunk(x.chunks)
+    return type(results)(results[0].rechunk(x.chunks), *results[1:])
 
 
-def _adaptive(
-    function: Callable[..., Any],
-    row_pass: Callable[..., Any],
-    arrays: dict[str, Any],
-    axis: Any,
-    out: Any,
-    options: dict[str, Any],
-) -> Any:
-    """Return a pass of AdaNorm."""
-    lazy = made_lazy(arrays, out)
-    layout, rows = _rows(lazy["x"], axis)
-    scaling = ada.scaling_of(options["eps"], options["eps_in"], options["ddof"], layout)
-    k = check_number("k", options["k"])
-    if not check_flag("detach_factor", options.get("detach_factor", True)):
-        k *= 2.0
-    norm = row_norm(True, scaling, factors=(ada.check_scale(options["scale"]), k))
-    return row_pass(function, lazy, layout, rows, {"axis": rows.axes, **options}, norm)
+def _channels_as_rows(x: Any, channel_axis: Any) -> tuple[RowLayout, Rows]:
+    """Return the channels of batch norm as rows."""
+    channels = channels_of(x, channel_axis)
+    layout = RowLayout(
+        order=None, rows=math.prod(channels.shape), width=channels.count, segment=1, channels=1,
+        shared=True, statistic_shape=channels.shape, parameter_shape=channels.shape,
+        parameter_meaning="the channels of x",
+    )  # fmt: skip
+    return layout, Rows(channels.others, channels.axes, channels.axes)
 
 
-def _vectors(
-    function: Callable[..., Any],
-    row_pass: Callable[..., Any],
-    arrays: dict[str, Any],
-    axis: Any,
-    out: Any,
-) -> Any:
-    """Return a pass of weight norm, whose parameter lies along the other axes."""
-    lazy = made_lazy(arrays, out)
-    v = lazy["v"]
-    layout = vector_layout(v.shape, axis)
-    rows = _along(v, axis)
-    rows = rows._replace(own=rows.kept)
-    norm = row_norm(False, weight.scaling_of(layout), length=True)
-    return row_pass(function, lazy, layout, rows, {"axis": rows.axes}, norm)
+def _row_norm(spec: NormSpec, row_call: RowCall) -> RowNorm:
+    """Return a norm as plain numbers, which have the same token in every process."""
+    assert spec.norm is not None
+    scaling, factors = row_call.scaling, row_call.factors
+    return RowNorm(
+        spec.norm.formula.centred,
+        (scaling.eps, scaling.eps_on_deviation, scaling.ddof),
+        length=spec.norm.of_length,
+        detached=row_call.detached,
+        factors=None if factors is None else (factors[0], factors[2]),
+    )
 
 
-def _rows(x: Any, axis: Any) -> tuple[RowLayout, Rows]:
-    return row_layout(x.shape, axis), _along(x, axis)
+def _along(ndim: int, axes: tuple[int, ...]) -> Rows:
+    """Return rows along some axes."""
+    return Rows(axes, tuple(axis for axis in range(ndim) if axis not in axes), axes)
 
 
-def _along(x: Any, axis: Any) -> Rows:
-    axes = normalized_axes(axis, x.ndim)
-    return Rows(axes, tuple(a for a in range(x.ndim) if a not in axes), axes)
+def groups_of(x: Any, layout: RowLayout, channel_axis: Any) -> tuple[Rows, Any]:
+    """Return the rows of x, and x in chunks that hold whole groups of channels."""
+    (channel,) = normalized_axes(channel_axis, x.ndim)
+    groups = layout.statistic_shape[1]
+    if groups and not x.shape[channel]:
+        raise ValueError(f"x must have channels in its lazy groups, got shape {x.shape}")
+    size = max(x.shape[channel] // max(groups, 1), 1)
+    spatial = tuple(axis for axis in range(1, x.ndim) if axis != channel)
+    rows = Rows(spatial, (0, channel), (channel,), size)
+    whole = _at_borders(x.chunks[channel], size)
+    return rows, x if whole == x.chunks[channel] else x.rechunk({channel: whole})
+
+
+def _at_borders(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Return chunks of whole groups that end near the ends of the given ones."""
+    found: list[int] = []
+    end = last = 0
+    for length in chunks:
+        end += length
+        border = min(-(-end // size) * size, sum(chunks))
+        if border > last or not found:
+            found.append(border - last)
+            last = border
+    return tuple(found)

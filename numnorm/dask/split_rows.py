@@ -15,7 +15,7 @@ import numpy as np
 
 import numnorm
 from numnorm.arguments import result_dtype
-from numnorm.backends.contract.norms import Detached, Scaling
+from numnorm.backends.contract.norms import Detached
 from numnorm.backends.formulas.norms import input_gradient
 from numnorm.dask.blocks import each_block, each_object, in_order, take
 from numnorm.dask.parameters import Parameter, as_divided, with_axes
@@ -255,9 +255,3 @@ def _gradients(
             return (dx,)
         summed = tuple(axis for axis in range(x.ndim) if axis not in own)
         return dx, *(each.sum(axis=summed, keepdims=True) for each in (dy * xhat, dy))
-
-
-def row_norm(centred: bool, scaling: Scaling, **others: Any) -> RowNorm:
-    """Return a `RowNorm` of plain numbers, which have the same token in every process."""
-    numbers = scaling.eps, scaling.eps_on_deviation, scaling.ddof
-    return RowNorm(centred, numbers, **others)

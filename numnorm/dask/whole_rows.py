@@ -159,7 +159,7 @@ def _gradients(*blocks: Any, call: Call, gain: bool) -> tuple[Any, ...]:
             full = blocks[-1].shape
         blocks = *blocks[:-1], blocks[-1].astype(np.float64)
     elif x.dtype.itemsize == 2:  # a sum in half precision has few digits, and may overflow
-        name = "g" if "v" in call.names else "gamma"
+        name = "g" if "norm" in call.names else "gamma"
         call = call._replace(names=(*call.names, name), places=(*call.places, own))
         blocks = *blocks, np.ones_like(x, dtype=np.float64, shape=full)
     dx, *sums = _normalized(*blocks, call=call)

@@ -6,27 +6,14 @@ except ImportError as error:
     raise ImportError('numnorm.jax needs JAX 0.5 or newer: pip install "numnorm[jax]"') from error
 
 from numnorm.jax.batch import BatchNormalized, batch_norm
-from numnorm.jax.norms import (
-    ada_norm,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    rms_norm,
-    standard_normal_variate,
-    weight_norm,
-)
+from numnorm.jax.norms import for_jax
 from numnorm.jax.recurrent import gru, lstm
+from numnorm.norms.declared import SPECS
 
-__all__ = [
-    "BatchNormalized",
-    "ada_norm",
-    "batch_norm",
-    "group_norm",
-    "gru",
-    "instance_norm",
-    "layer_norm",
-    "lstm",
-    "rms_norm",
-    "standard_normal_variate",
-    "weight_norm",
-]
+__all__ = ["BatchNormalized", "batch_norm", "gru", "lstm"]
+__all__ += [spec.name for spec in SPECS if spec.name not in __all__]
+__all__.sort()
+
+globals().update(
+    {spec.name: for_jax(spec, __name__) for spec in SPECS if spec.name not in globals()}
+)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Unpack
+from typing import Any, Never
 
-from numnorm.arguments import Axis, check_choice, check_eps, check_flag, check_number
-from numnorm.array_types import Array, ArrayLike, Counting, EpsIn, Filling, Input, Integer, Number
+from numnorm.arguments import Axis, Shape, check_choice, check_eps, check_flag, check_number
+from numnorm.array_types import Array, ArrayLike, EpsIn, Input, Integer, NanPolicy, Number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling, scaling_by
+from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
-from numnorm.lazy_arrays import any_lazy, lazy_twin
+from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.results import Normalized
+from numnorm.norms.spec import Example, NormSpec, RowCall
 from numnorm.norms.standard import check_ddof
-from numnorm.norms.weighted import with_weights
+from numnorm.norms.weighted import of_rows, weighted_input
 
 
 def adaptive(xhat: Any, scale: Any, k: Any) -> Any:
@@ -57,7 +59,11 @@ def ada_norm(
     eps_in: EpsIn = "variance",
     ddof: Integer = 0,
     out: Any = None,
-    **others: Unpack[Filling],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Array:
     r"""Normalize over the given axes, then scale each value by a factor that depends on it.
 
@@ -115,9 +121,11 @@ def ada_norm(
     array([[-1.1,  0.9]])
     """
     if others:
-        return with_weights(ada_norm, locals())
-    if "dask" in modules and any_lazy(x):
-        return lazy_twin("ada_norm")(x, axis, scale, k, eps, eps_in, ddof, out)
+        raise unexpected(ada_norm, others)
+    if "dask" in modules and any_lazy(x, where, weights):
+        return lazily(ada_norm, locals())
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_rows, x, axis, where, weights, nan_policy, fill)
     return _forward(x, axis, scale, k, eps, eps_in, ddof, out, False)[0]
 
 
@@ -131,7 +139,11 @@ def ada_norm_forward(
     eps_in: EpsIn = "variance",
     ddof: Integer = 0,
     out: Any = None,
-    **others: Unpack[Filling],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Normalized[Array]:
     """Return `ada_norm` together with the statistics that its backward pass needs.
 
@@ -152,9 +164,11 @@ def ada_norm_forward(
     Normalized(y=array([[-1.1,  0.9]]), mean=array([2.]), rstd=array([1.]))
     """
     if others:
-        return with_weights(ada_norm_forward, locals())
-    if "dask" in modules and any_lazy(x):
-        return lazy_twin("ada_norm_forward")(x, axis, scale, k, eps, eps_in, ddof, out)
+        raise unexpected(ada_norm_forward, others)
+    if "dask" in modules and any_lazy(x, where, weights):
+        return lazily(ada_norm_forward, locals())
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_rows, x, axis, where, weights, nan_policy, fill)
     return Normalized(*_forward(x, axis, scale, k, eps, eps_in, ddof, out, True))
 
 
@@ -182,7 +196,10 @@ def ada_norm_backward(
     ddof: Integer = 0,
     detach_factor: bool = True,
     out: Any = None,
-    **others: Unpack[Counting],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    **others: Never,
 ) -> Array:
     r"""Return the gradient of `ada_norm` with respect to x.
 
@@ -228,10 +245,11 @@ def ada_norm_backward(
     array([[ 0.2536, -0.3804,  0.1268]])
     """
     if others:
-        return with_weights(ada_norm_backward, locals())
-    if "dask" in modules and any_lazy(dy, x, mean, rstd):
-        options = axis, scale, k, eps, eps_in, ddof, detach_factor, out
-        return lazy_twin("ada_norm_backward")(dy, x, mean, rstd, *options)
+        raise unexpected(ada_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd, where, weights):
+        return lazily(ada_norm_backward, locals())
+    if where is not None or weights is not None or nan_policy != "propagate":
+        x = weighted_input(of_rows, x, axis, where, weights, nan_policy, None)
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
     scaling = scaling_of(eps, eps_in, ddof, layout)
@@ -239,3 +257,38 @@ def ada_norm_backward(
     return backend.row_backward(
         ADA, dy, x, mean, rstd, check_scale(scale), k, layout, scaling, Detached(), out
     )[0]
+
+
+def _row_call(
+    shape: Shape,
+    axis: Any,
+    scale: Any,
+    k: Any,
+    eps: Any,
+    eps_in: Any,
+    ddof: Any,
+    detach_factor: Any = True,
+) -> RowCall:
+    """Return what the backend is handed."""
+    layout = row_layout(shape, axis)
+    scaling = scaling_of(eps, eps_in, ddof, layout)
+    number = check_number("k", k)
+    backward_k = number if check_flag("detach_factor", detach_factor) else 2.0 * number
+    return RowCall(layout, scaling, factors=(check_scale(scale), number, backward_k))
+
+
+SPEC = NormSpec(
+    ada_norm,
+    ada_norm_forward,
+    ada_norm_backward,
+    family="rows",
+    counts=of_rows,
+    norm=ADA,
+    row_call=_row_call,
+    example=Example(
+        "[[1.0, 2.0, 3.0]]",
+        "eps=0",
+        "[[-1.3747  0.      1.0747]]",
+        "[[ 0.1791 -0.3582  0.1791]]",
+    ),
+)

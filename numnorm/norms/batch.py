@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
 from sys import modules
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Never, overload
 
 import numpy as np
 
@@ -18,15 +21,20 @@ from numnorm.arguments import (
     check_number,
     result_dtype,
 )
-from numnorm.array_types import Array, ArrayLike, Convention, GroupFilling, Grouping, Input, Number
+from numnorm.array_likes import as_plain_array
+from numnorm.array_types import Array, ArrayLike, Convention, Input, NanPolicy, Number
 from numnorm.backends import backend_for, backend_of
-from numnorm.backends.contract.backend import ColumnBackend
-from numnorm.backends.contract.norms import Detached
-from numnorm.layouts import ColumnLayout, column_layout
-from numnorm.lazy_arrays import any_lazy, lazy_twin
-from numnorm.norms.channel_axes import channel_axes
+from numnorm.backends.contract.backend import BlockMoments, ColumnBackend
+from numnorm.backends.contract.norms import ChannelSums, Detached
+from numnorm.keywords import unexpected
+from numnorm.layouts import ColumnLayout, column_layout, normalized_axes
+from numnorm.lazy_arrays import any_lazy, lazily
+from numnorm.norms.channel_axes import channel_axes, merged_shape
+from numnorm.norms.labels import gradients_by_label, moments_by_label, normalized_by_label
+from numnorm.norms.moments import GroupMoments, Moments, check_moments, has_counts
 from numnorm.norms.results import Gradients, Normalized
-from numnorm.norms.weighted import with_weights
+from numnorm.norms.spec import Example, NormSpec
+from numnorm.norms.weighted import counted, of_channels, of_moments, weighted_input
 
 # In PyTorch momentum is the weight of the new batch and the running variance is unbiased; in
 # Keras, Flax and ONNX momentum is the weight of the old statistics and the variance is biased.
@@ -51,7 +59,13 @@ def batch_norm(
     unbiased: bool | None = None,
     eps: Number = 1e-5,
     out: Any = None,
-    **others: Unpack[GroupFilling],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    labels: ArrayLike | None = None,
+    statistics: GroupMoments | None = None,
+    **others: Never,
 ) -> Array:
     r"""Normalize each channel over the batch and all spatial axes, then scale and shift it.
 
@@ -102,12 +116,12 @@ def batch_norm(
         What to do with NaN: make its channel NaN, leave it out as `where` does, or raise an error.
     fill : float, optional
         The result of what is left out. Default: 0 where `where` is false, and NaN for NaN.
-    groups : array_like, optional
+    labels : array_like, optional
         A label for each sample, of shape ``(N,)``: a speaker, a session. Samples are normalized by
         the statistics of their label, `mean` and `rstd` have a first axis of labels in sorted
         order, and there are no running statistics.
     statistics : GroupMoments, optional
-        With `groups`: statistics of labels as `batch_moments` returned them, in the place of those
+        With `labels`: statistics of labels as `batch_moments` returned them, in the place of those
         of x. A label that is not there is an error. The backward pass has ``training=False``.
 
     Returns
@@ -152,11 +166,19 @@ def batch_norm(
     (array([0.2, 2. ]), array([ 1.1, 20.9]))
     """
     if others:
-        return with_weights(batch_norm, locals())
+        raise unexpected(batch_norm, others)
+    if "dask" in modules and any_lazy(
+        x, gamma, beta, running_mean, running_var, where, weights, labels
+    ):
+        return lazily(batch_norm, locals())
+    if labels is not None:
+        return normalized_by_label(batch_norm_forward, locals()).y
+    if statistics is not None:
+        raise ValueError("labels must be given with statistics, got None")
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_channels, x, channel_axis, where, weights, nan_policy, fill)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
     given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
-    if "dask" in modules and any_lazy(x, gamma, beta, *running):
-        return lazy_twin("batch_norm_forward")(*given)[0]
     return _normalized(*given)[0]
 
 
@@ -175,14 +197,20 @@ def batch_norm_forward(
     unbiased: bool | None = None,
     eps: Number = 1e-5,
     out: Any = None,
-    **others: Unpack[GroupFilling],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    labels: ArrayLike | None = None,
+    statistics: GroupMoments | None = None,
+    **others: Never,
 ) -> Normalized[Array]:
     """Return `batch_norm` together with the statistics that its backward pass needs.
 
     Parameters
     ----------
     x, gamma, beta, channel_axis, running_mean, running_var, training, momentum, batches, \
-convention, unbiased, eps, out, where, weights, nan_policy, fill, groups, statistics
+convention, unbiased, eps, out, where, weights, nan_policy, fill, labels, statistics
         As for `batch_norm`.
 
     Returns
@@ -197,11 +225,19 @@ convention, unbiased, eps, out, where, weights, nan_policy, fill, groups, statis
     array([2.])
     """
     if others:
-        return with_weights(batch_norm_forward, locals())
+        raise unexpected(batch_norm_forward, others)
+    if "dask" in modules and any_lazy(
+        x, gamma, beta, running_mean, running_var, where, weights, labels
+    ):
+        return lazily(batch_norm_forward, locals())
+    if labels is not None:
+        return normalized_by_label(batch_norm_forward, locals())
+    if statistics is not None:
+        raise ValueError("labels must be given with statistics, got None")
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_channels, x, channel_axis, where, weights, nan_policy, fill)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
     given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
-    if "dask" in modules and any_lazy(x, gamma, beta, *running):
-        return lazy_twin("batch_norm_forward")(*given)
     y, mean, rstd, backend, x = _normalized(*given)
     return Normalized(y, backend.saved(mean, x), backend.saved(rstd, x))
 
@@ -257,7 +293,11 @@ def batch_norm_backward(
     channel_axis: Axis = 1,
     training: bool = True,
     out: Any = None,
-    **others: Unpack[Grouping],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    labels: ArrayLike | None = None,
+    **others: Never,
 ) -> Gradients[Array]:
     r"""Return the gradients of `batch_norm`.
 
@@ -285,7 +325,7 @@ def batch_norm_backward(
         As in the forward pass.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
-    where, weights, nan_policy, groups
+    where, weights, nan_policy, labels
         As in the forward pass.
 
     Returns
@@ -308,10 +348,13 @@ def batch_norm_backward(
     (array([ 0.2291, -0.3436,  0.1145]), array([1.]))
     """
     if others:
-        return with_weights(batch_norm_backward, locals())
-    if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma):
-        given = dy, x, mean, rstd, gamma, channel_axis, training, out
-        return lazy_twin("batch_norm_backward")(*given)
+        raise unexpected(batch_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma, where, weights, labels):
+        return lazily(batch_norm_backward, locals())
+    if labels is not None:
+        return gradients_by_label(batch_norm_backward, locals())
+    if where is not None or weights is not None or nan_policy != "propagate":
+        x = weighted_input(of_channels, x, channel_axis, where, weights, nan_policy, None)
     axes, target = None if type(channel_axis) is int else channel_axes(x, channel_axis), out
     weight = gamma
     if axes is not None:
@@ -390,3 +433,264 @@ def bessel_correction(unbiased: bool, count: int, running: Any) -> int:
             "x must have at least 2 values in each channel for an unbiased running_var, got 1"
         )
     return int(unbiased)
+
+
+# Moments
+
+
+@overload
+def batch_moments(
+    x: ArrayLike,
+    *,
+    channel_axis: Axis = ...,
+    after: Moments | None = ...,
+    where: ArrayLike | bool | None = ...,
+    weights: ArrayLike | Number | None = ...,
+    nan_policy: NanPolicy = ...,
+) -> Moments: ...
+
+
+@overload
+def batch_moments(
+    x: ArrayLike,
+    *,
+    labels: ArrayLike,
+    channel_axis: Axis = ...,
+    after: GroupMoments | None = ...,
+    where: ArrayLike | bool | None = ...,
+    weights: ArrayLike | Number | None = ...,
+    nan_policy: NanPolicy = ...,
+) -> GroupMoments: ...
+
+
+def batch_moments(
+    x: ArrayLike,
+    *,
+    channel_axis: Axis = 1,
+    after: Any = None,
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    labels: ArrayLike | None = None,
+    **others: Never,
+) -> Any:
+    """Return the count, the mean and the squared deviations of each channel.
+
+    Parameters
+    ----------
+    x : array_like
+        Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
+        An array that is not C-contiguous is copied once. An array of Dask, in any chunks, gives
+        moments with an int and lazy arrays.
+    channel_axis : int or tuple of int, default 1
+        The axis of the channels; the statistics are taken over all other axes. With several axes,
+        the moments have the shape of these axes; on a device there may be only one.
+    after : Moments or GroupMoments, optional
+        The moments of the previous chunks, to be merged in; on the device of x.
+    where : array_like of bool, or of 0 and 1, optional
+        Which elements count; it broadcasts against x.
+    weights : array_like, optional
+        How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on, one for
+        each sample, of shape ``(N,)``, or broadcasting against x.
+    nan_policy : {"propagate", "omit", "raise"}
+        What to do with NaN: make its channel NaN, leave it out as `where` does, or raise an error.
+    labels : array_like, optional
+        A label for each sample, of shape ``(N,)``, which has moments of its own.
+
+    Returns
+    -------
+    Moments or GroupMoments
+        The moments of x, or of all chunks up to x. With labels, the moments of each label.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or value.
+
+    Notes
+    -----
+    The moments of blocks of a fixed size along the first axis are merged in order. So the result
+    depends neither on the number of threads nor on the chunks, if the number of entries of each
+    chunk but the last is a multiple of `stream_step`. With missing values or weights the chunks
+    make a difference of rounding.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> total = None
+    >>> for chunk in ([[1.0], [2.0]], [[6.0]]):
+    ...     total = numnorm.batch_moments(chunk, after=total)
+    >>> total
+    Moments(count=3, mean=array([3.]), m2=array([14.]), mean_lo=array([0.]))
+    """
+    if others:
+        raise unexpected(batch_moments, others)
+    if "dask" in modules and any_lazy(
+        x, *(after if isinstance(after, Moments) else ()), where, weights, labels
+    ):
+        return lazily(batch_moments, locals())
+    if labels is not None:
+        return moments_by_label(batch_moments, locals())
+    if where is not None or weights is not None or nan_policy != "propagate":
+        x = weighted_input(of_moments, x, channel_axis, where, weights, nan_policy, None)
+    axes = None if type(channel_axis) is int else channel_axes(x, channel_axis)
+    if axes is not None:
+        if after is not None:
+            check_moments("after", after, axes.shape, "the channels of x")
+            after = _of_each(after, lambda name, a: as_plain_array(name, a).reshape(-1))
+        moments = batch_moments(axes.x, channel_axis=axes.axis, after=after)
+        return _of_each(moments, lambda _, array: axes.unflat(array))
+    if after is not None and isinstance(after, Moments) and has_counts(after):
+        x = counted(x)
+    backend, x = backend_for(x, "x")
+    layout = column_layout(x.shape, channel_axis)
+    if after is not None:
+        check_moments("after", after, (layout.channels,), "the channels of x")
+    return Moments(*backend.streamed_moments(x, layout, after))
+
+
+def _of_each(after: Moments, function: Callable[[str, Any], Any]) -> Moments:
+    """Return moments with the function's result for the name and the array of each field."""
+    arrays = {field: array for field, array in after._asdict().items() if array is not None}
+    if not has_counts(after):
+        del arrays["count"]
+    return after._replace(**{f: function(f"after.{f}", array) for f, array in arrays.items()})
+
+
+def stream_step(shape: Sequence[int], *, channel_axis: Axis = 1) -> int:
+    """Return the step of a stream: the best lengths of its chunks are multiples of it.
+
+    With chunks of such lengths along the first axis, `batch_moments` with `after` gives the same
+    bytes as one call on the whole array.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of a chunk, or of the whole array; only the lengths of the other axes matter.
+    channel_axis : int or tuple of int, default 1
+        As for `batch_moments`.
+
+    Returns
+    -------
+    int
+        At least 1. Where the first axis is a channel axis, it is the first number of the shape.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or value.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.stream_step((1000, 64))
+    1024
+    """
+    if isinstance(shape, int):
+        raise TypeError(f"shape must be a sequence of integers, got {shape}")
+    sizes = tuple(check_integer("shape", size, 0) for size in shape)
+    if isinstance(channel_axis, tuple | list):
+        if 0 in normalized_axes(channel_axis, len(sizes), "channel_axis"):
+            return max(sizes[0], 1)
+        sizes, channel_axis = merged_shape(sizes, channel_axis)
+    layout = column_layout(sizes, channel_axis)
+    if not (channel := operator.index(channel_axis) % len(sizes)):
+        return max(sizes[0], 1)
+    entries = math.prod(sizes[1:channel])
+    return layout.block // math.gcd(layout.block, max(entries, 1))
+
+
+# Data in several arrays: what needs the statistics or the sums of all of them
+
+
+def block_moments(x: Any, channel_axis: Any, all_channels: int) -> BlockMoments:
+    """Return the moments of each block of a part of the data, which is not on a device.
+
+    Parameters
+    ----------
+    x, channel_axis
+        As for `batch_moments`.
+    all_channels : int
+        The number of channels of all data.
+    """
+    axes = channel_axes(x, channel_axis)
+    if axes is not None:
+        blocks = block_moments(axes.x, axes.axis, all_channels)
+        table = blocks.table
+        return blocks._replace(table=table.reshape(*table.shape[:2], *axes.shape))
+    backend: Any
+    backend, x = backend_for(x, "x")
+    parts: BlockMoments = backend.block_moments(
+        x, column_layout(x.shape, channel_axis, all_channels)
+    )
+    return parts
+
+
+def folded_moments(parts: Sequence[BlockMoments | Moments]) -> Moments:
+    """Return the moments of all data, merged in order from parts that are not on a device."""
+    backend: Any = backend_of(np.ndarray)
+    return Moments(*backend.folded_moments(parts))
+
+
+def part_gradient(
+    dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, channel_axis: Any, sums: ChannelSums
+) -> Any:
+    """Return dx of a part of the data.
+
+    Parameters
+    ----------
+    dy, x, mean, rstd, gamma, channel_axis
+        As for `batch_norm_backward`. A gain does not broadcast.
+    sums : ChannelSums
+        Of all data; `products` is dgamma.
+    """
+    axes = channel_axes(x, channel_axis)
+    if axes is not None:
+        mean, rstd, gamma = (axes.flat("gamma", array) for array in (mean, rstd, gamma))
+        sums = ChannelSums(sums[0], *(axes.flat("dy", total) for total in sums[1:]))
+        dx = part_gradient(axes.fold("dy", dy), axes.x, mean, rstd, gamma, axes.axis, sums)
+        return axes.write(dx, None, None)
+    backend, x = backend_for(x, "x")
+    layout = column_layout(x.shape, channel_axis)
+    mean, rstd = mean.astype(np.float64), rstd.astype(np.float64)
+    if "float64" not in (result_dtype("dy", dy.dtype).name, x.dtype.name):
+        with np.errstate(all="ignore"):
+            lost = (mean - mean.astype(np.float32)) * rstd
+            sums = sums._replace(products=sums.products + lost * sums.dy)
+    given = dy, x, mean, rstd, gamma, layout, Detached(), None
+    return backend.column_backward(*given, sums)[0]
+
+
+def moved_statistic(old: Any, new: Any, divisor: int, weight: float) -> Any:
+    """Return a running statistic of channels, moved towards ``new / divisor`` as batch norm does.
+
+    Parameters
+    ----------
+    old, new : array
+        With one axis; `new` is of float64.
+    divisor : int
+        The divisor of `new`.
+    weight : float
+        The weight of `new`.
+    """
+    backend, _ = backend_for(old, "running_var")
+    running = old.copy(), old.copy()
+    backend.update_running(running, new, new, divisor, weight)
+    return running[1]
+
+
+SPEC = NormSpec(
+    batch_norm,
+    batch_norm_forward,
+    batch_norm_backward,
+    family="channels",
+    counts=of_channels,
+    parameters={"gamma": "channels", "beta": "channels"},
+    updates=("running_mean", "running_var"),
+    example=Example(
+        "[[1.0], [2.0], [3.0]]",
+        "eps=0",
+        "[[-1.2247]\n [ 0.    ]\n [ 1.2247]]",
+        "[[ 0.2041]\n [-0.4082]\n [ 0.2041]]",
+    ),
+)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Unpack
+from typing import Any, Never
 
 from numnorm.arguments import check_eps, check_flag, check_integer, check_number
-from numnorm.array_types import Array, ArrayLike, Input, Integer, Number, Omitting, OmittingFilling
+from numnorm.array_types import Array, ArrayLike, Input, Integer, NanPolicy, Number
 from numnorm.backends.contract.moving import Decay, ExponentialState, decay_by
-from numnorm.lazy_arrays import any_lazy, lazy_twin
+from numnorm.keywords import unexpected
+from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.resolve_axis import resolve_moving
 from numnorm.norms.results import Normalized
-from numnorm.norms.weighted import with_weights
+from numnorm.norms.spec import Example, NormSpec
+from numnorm.norms.weighted import of_steps, weighted_input
 
 
 def exponential_norm(
@@ -23,7 +25,10 @@ def exponential_norm(
     initial: Integer = 0,
     eps: Number = 1e-4,
     out: Any = None,
-    **others: Unpack[OmittingFilling],
+    where: ArrayLike | bool | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Array:
     r"""Normalize each step by exponentially weighted statistics of the steps up to it.
 
@@ -98,9 +103,11 @@ def exponential_norm(
     array([0.   ,   nan, 1.118])
     """
     if others:
-        return with_weights(exponential_norm, locals())
-    if "dask" in modules and any_lazy(x):
-        return lazy_twin("exponential_norm")(locals())
+        raise unexpected(exponential_norm, others)
+    if "dask" in modules and any_lazy(x, where):
+        return lazily(exponential_norm, locals())
+    if where is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
     backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, initial, eps))
     return backend.exponential_forward(x, layout, decay, out, False)[0]
 
@@ -114,7 +121,10 @@ def exponential_norm_forward(
     initial: Integer = 0,
     eps: Number = 1e-4,
     out: Any = None,
-    **others: Unpack[OmittingFilling],
+    where: ArrayLike | bool | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Normalized[Array]:
     """Return `exponential_norm` together with the statistics that its backward pass needs.
 
@@ -136,9 +146,11 @@ def exponential_norm_forward(
     array([1.   , 3.   , 3.571])
     """
     if others:
-        return with_weights(exponential_norm_forward, locals())
-    if "dask" in modules and any_lazy(x):
-        return lazy_twin("exponential_norm_forward")(locals())
+        raise unexpected(exponential_norm_forward, others)
+    if "dask" in modules and any_lazy(x, where):
+        return lazily(exponential_norm_forward, locals())
+    if where is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
     backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, initial, eps))
     return Normalized(*backend.exponential_forward(x, layout, decay, out, True))
 
@@ -155,7 +167,9 @@ def exponential_norm_backward(
     initial: Integer = 0,
     eps: Number = 1e-4,
     out: Any = None,
-    **others: Unpack[Omitting],
+    where: ArrayLike | bool | None = None,
+    nan_policy: NanPolicy = "propagate",
+    **others: Never,
 ) -> Array:
     """Return the gradient of `exponential_norm` with respect to x.
 
@@ -193,9 +207,11 @@ def exponential_norm_backward(
     array([-0.1,  0.1,  0. ])
     """
     if others:
-        return with_weights(exponential_norm_backward, locals())
-    if "dask" in modules and any_lazy(dy, x, mean, rstd):
-        return lazy_twin("exponential_norm_backward")(locals())
+        raise unexpected(exponential_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd, where):
+        return lazily(exponential_norm_backward, locals())
+    if where is not None or nan_policy != "propagate":
+        x = weighted_input(of_steps, x, axis, where, None, nan_policy, None)
     backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, initial, eps))
     return backend.exponential_backward(dy, x, mean, rstd, layout, decay, out)
 
@@ -209,7 +225,10 @@ def exponential_norm_step(
     adjust: bool = True,
     eps: Number = 1e-4,
     out: Any = None,
-    **others: Unpack[OmittingFilling],
+    where: ArrayLike | bool | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> tuple[Array, ExponentialState]:
     """Normalize the next chunk of a stream as `exponential_norm` does.
 
@@ -250,7 +269,9 @@ def exponential_norm_step(
     array([0.686])
     """
     if others:
-        return with_weights(exponential_norm_step, locals())
+        raise unexpected(exponential_norm_step, others)
+    if where is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
     backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, 0, eps))
     if state is not None and not isinstance(state, ExponentialState):
         raise TypeError(f"state must be an ExponentialState, got {type(state).__name__}")
@@ -264,3 +285,19 @@ def _decay(alpha: Any, adjust: Any, initial: Any, eps: Any) -> Decay:
         raise ValueError("alpha must be above 0, got 0")
     first = check_integer("initial", initial, 0)
     return decay_by(number, check_flag("adjust", adjust), first, check_eps(eps))
+
+
+SPEC = NormSpec(
+    exponential_norm,
+    exponential_norm_forward,
+    exponential_norm_backward,
+    step=exponential_norm_step,
+    family="decay",
+    counts=of_steps,
+    example=Example(
+        "[[1.0, 3.0, 3.0]]",
+        "0.5",
+        "[[0.     1.2247 0.6857]]",
+        "[[-0.     -0.7522  0.7522]]",
+    ),
+)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Unpack
+from typing import Any, Never
 
-from numnorm.arguments import check_eps
-from numnorm.array_types import Array, ArrayLike, Counting, Filling, Input, Integer, Number
+from numnorm.arguments import Shape, check_eps
+from numnorm.array_types import Array, ArrayLike, Input, Integer, NanPolicy, Number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Norm, scaling_by
+from numnorm.keywords import unexpected
 from numnorm.layouts import group_layout
-from numnorm.lazy_arrays import any_lazy, lazy_twin
+from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.results import Gradients, Normalized
-from numnorm.norms.weighted import with_weights
+from numnorm.norms.spec import Example, NormSpec, RowCall
+from numnorm.norms.weighted import of_groups, weighted_input
 
 GROUP = Norm(AFFINE, parameters=2)
 
@@ -27,7 +29,11 @@ def group_norm(
     channel_axis: Integer = 1,
     eps: Number = 1e-5,
     out: Any = None,
-    **others: Unpack[Filling],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Array:
     r"""Normalize each sample over groups of channels, then scale and shift each channel.
 
@@ -84,10 +90,11 @@ def group_norm(
     array([[-1.,  1., -1.,  1.]])
     """
     if others:
-        return with_weights(group_norm, locals())
-    if "dask" in modules and any_lazy(x, gamma, beta):
-        options = {"groups": groups, "channel_axis": channel_axis, "eps": eps, "out": out}
-        return lazy_twin("group_norm")(x, gamma, beta, **options)
+        raise unexpected(group_norm, others)
+    if "dask" in modules and any_lazy(x, gamma, beta, where, weights):
+        return lazily(group_norm, locals())
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_groups, x, channel_axis, where, weights, nan_policy, fill)
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
     scaling = scaling_by(check_eps(eps))
@@ -103,7 +110,11 @@ def group_norm_forward(
     channel_axis: Integer = 1,
     eps: Number = 1e-5,
     out: Any = None,
-    **others: Unpack[Filling],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Normalized[Array]:
     """Return `group_norm` together with the statistics that its backward pass needs.
 
@@ -124,10 +135,11 @@ def group_norm_forward(
     array([[ 2., 20.]])
     """
     if others:
-        return with_weights(group_norm_forward, locals())
-    if "dask" in modules and any_lazy(x, gamma, beta):
-        options = {"groups": groups, "channel_axis": channel_axis, "eps": eps, "out": out}
-        return lazy_twin("group_norm_forward")(x, gamma, beta, **options)
+        raise unexpected(group_norm_forward, others)
+    if "dask" in modules and any_lazy(x, gamma, beta, where, weights):
+        return lazily(group_norm_forward, locals())
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_groups, x, channel_axis, where, weights, nan_policy, fill)
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
     scaling = scaling_by(check_eps(eps))
@@ -144,7 +156,10 @@ def group_norm_backward(
     groups: Integer,
     channel_axis: Integer = 1,
     out: Any = None,
-    **others: Unpack[Counting],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    **others: Never,
 ) -> Gradients[Array]:
     r"""Return the gradients of `group_norm`.
 
@@ -187,10 +202,11 @@ def group_norm_backward(
     array([1., 0., 0., 2.])
     """
     if others:
-        return with_weights(group_norm_backward, locals())
-    if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma):
-        options = {"groups": groups, "channel_axis": channel_axis, "out": out}
-        return lazy_twin("group_norm_backward")(dy, x, mean, rstd, gamma, **options)
+        raise unexpected(group_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma, where, weights):
+        return lazily(group_norm_backward, locals())
+    if where is not None or weights is not None or nan_policy != "propagate":
+        x = weighted_input(of_groups, x, channel_axis, where, weights, nan_policy, None)
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
     return Gradients(
@@ -198,3 +214,26 @@ def group_norm_backward(
             GROUP, dy, x, mean, rstd, gamma, None, layout, scaling_by(0.0), Detached(), out
         )
     )
+
+
+def _row_call(shape: Shape, channel_axis: Any, groups: Any, eps: Any = 0.0) -> RowCall:
+    """Return what the backend is handed."""
+    return RowCall(group_layout(shape, channel_axis, groups), scaling_by(check_eps(eps)))
+
+
+SPEC = NormSpec(
+    group_norm,
+    group_norm_forward,
+    group_norm_backward,
+    family="groups",
+    counts=of_groups,
+    parameters={"gamma": "channels", "beta": "channels"},
+    norm=GROUP,
+    row_call=_row_call,
+    example=Example(
+        "[[1.0, 3.0, 10.0, 20.0]]",
+        "groups=2, eps=1",
+        "[[-0.7071  0.7071 -0.9806  0.9806]]",
+        "[[ 0.     -0.     -0.0038  0.0038]]",
+    ),
+)

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Never
 
 import numpy as np
 
-from numnorm.arguments import check_eps, check_flag
-from numnorm.array_types import (
-    Array,
-    ArrayLike,
-    Convention,
-    Counting,
-    Filling,
-    Input,
-    Integer,
-    Number,
-)
+from numnorm.arguments import Shape, check_eps, check_flag
+from numnorm.array_types import Array, ArrayLike, Convention, Input, Integer, NanPolicy, Number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Scaling, scaling_by
+from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, column_layout, instance_layout
-from numnorm.lazy_arrays import any_lazy, lazy_twin
+from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
-from numnorm.norms.weighted import with_weights
+from numnorm.norms.spec import Example, NormSpec, RowCall
+from numnorm.norms.weighted import keyword_given, of_instances, weighted_input
 
 _TORCH = "torch"  # the default, the same object in every call
 _FAR = 64  # The exponent of a power of two: sums of fewer than 2**64 numbers times it are in range.
@@ -46,7 +39,11 @@ def instance_norm(
     unbiased: bool | None = None,
     eps: Number = 1e-5,
     out: Any = None,
-    **others: Unpack[Filling],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Array:
     r"""Normalize each channel of each sample over space, then scale and shift each channel.
 
@@ -112,11 +109,14 @@ def instance_norm(
             [-1.,  1.]]])
     """
     if others:
-        return with_weights(instance_norm, locals())
-    if "dask" in modules and any_lazy(x, gamma, beta, running_mean, running_var):
-        running, momentums = (running_mean, running_var), (momentum, batches, convention)
-        given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
-        return lazy_twin("instance_norm_forward")(*given, False)
+        raise unexpected(instance_norm, others)
+    if "dask" in modules and any_lazy(x, gamma, beta, running_mean, running_var, where, weights):
+        return lazily(instance_norm, locals())
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        if running_mean is not None and training is not False:
+            keyword = keyword_given(where, weights, nan_policy, fill)
+            raise NotImplementedError(f"{keyword} is not supported with running statistics")
+        x = weighted_input(of_instances, x, channel_axis, where, weights, nan_policy, fill)
     backend, x = backend_for(x, "x")
     layout, scaling = instance_layout(x.shape, channel_axis), scaling_by(check_eps(eps))
     nothing = running_mean is running_var is None and momentum is batches is unbiased is None
@@ -144,7 +144,11 @@ def instance_norm_forward(
     unbiased: bool | None = None,
     eps: Number = 1e-5,
     out: Any = None,
-    **others: Unpack[Filling],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Normalized[Array]:
     """Return `instance_norm` together with the statistics that its backward pass needs.
 
@@ -166,11 +170,14 @@ convention, unbiased, eps, out, where, weights, nan_policy, fill
     array([[ 2., 20.]])
     """
     if others:
-        return with_weights(instance_norm_forward, locals())
-    if "dask" in modules and any_lazy(x, gamma, beta, running_mean, running_var):
-        running, momentums = (running_mean, running_var), (momentum, batches, convention)
-        given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
-        return lazy_twin("instance_norm_forward")(*given, True)
+        raise unexpected(instance_norm_forward, others)
+    if "dask" in modules and any_lazy(x, gamma, beta, running_mean, running_var, where, weights):
+        return lazily(instance_norm_forward, locals())
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        if running_mean is not None and training is not False:
+            keyword = keyword_given(where, weights, nan_policy, fill)
+            raise NotImplementedError(f"{keyword} is not supported with running statistics")
+        x = weighted_input(of_instances, x, channel_axis, where, weights, nan_policy, fill)
     backend, x = backend_for(x, "x")
     layout, scaling = instance_layout(x.shape, channel_axis), scaling_by(check_eps(eps))
     nothing = running_mean is running_var is None and momentum is batches is unbiased is None
@@ -246,7 +253,10 @@ def instance_norm_backward(
     channel_axis: Integer = 1,
     training: bool = True,
     out: Any = None,
-    **others: Unpack[Counting],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    **others: Never,
 ) -> Gradients[Array]:
     r"""Return the gradients of `instance_norm`.
 
@@ -291,10 +301,11 @@ def instance_norm_backward(
     array([1., 2.])
     """
     if others:
-        return with_weights(instance_norm_backward, locals())
-    if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma):
-        given = dy, x, mean, rstd, gamma, channel_axis, training, out
-        return lazy_twin("instance_norm_backward")(*given)
+        raise unexpected(instance_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma, where, weights):
+        return lazily(instance_norm_backward, locals())
+    if where is not None or weights is not None or nan_policy != "propagate":
+        x = weighted_input(of_instances, x, channel_axis, where, weights, nan_policy, None)
     backend, x = backend_for(x, "x")
     layout = instance_layout(x.shape, channel_axis)
     if not check_flag("training", training):
@@ -306,3 +317,28 @@ def instance_norm_backward(
             GROUP, dy, x, mean, rstd, gamma, None, layout, scaling_by(0.0), Detached(), out
         )
     )
+
+
+def _row_call(shape: Shape, channel_axis: Any, eps: Any = 0.0, training: Any = True) -> RowCall:
+    """Return what the backend is handed in training."""
+    check_flag("training", training)
+    return RowCall(instance_layout(shape, channel_axis), scaling_by(check_eps(eps)))
+
+
+SPEC = NormSpec(
+    instance_norm,
+    instance_norm_forward,
+    instance_norm_backward,
+    family="groups",
+    counts=of_instances,
+    parameters={"gamma": "channels", "beta": "channels"},
+    norm=GROUP,
+    row_call=_row_call,
+    updates=("running_mean", "running_var"),
+    example=Example(
+        "[[[1.0, 2.0, 3.0]]]",
+        "eps=0",
+        "[[[-1.2247  0.      1.2247]]]",
+        "[[[ 0.2041 -0.4082  0.2041]]]",
+    ),
+)

@@ -13,16 +13,15 @@ from numnorm.array_likes import as_plain_array, changes_other_elements, check_ou
 from numnorm.backends import backend_for
 from numnorm.host_libraries import results_like, statistics_like
 from numnorm.layouts import normalized_axes
-from numnorm.norms.batch import batch_norm, batch_norm_backward, batch_norm_forward
-from numnorm.norms.group_moments import GroupMoments, rows_of
-from numnorm.norms.moments import Moments, batch_moments
+from numnorm.norms.moments import GroupMoments, Moments, rows_of
 from numnorm.norms.results import Gradients, Normalized
+from numnorm.norms.weighted import checked_counting, of_channels
 
 # Arguments that are as long as x along the axis of samples, or broadcast there.
 _BY_SAMPLE = ("x", "dy", "where", "weights")
 
 
-class _Groups(NamedTuple):
+class _Parts(NamedTuple):
     """The samples of each label, along an axis of x."""
 
     result: Any
@@ -82,75 +81,87 @@ class _Groups(NamedTuple):
         return statistics_like(self.result)(array) if statistic else self.result(array)
 
 
-def _groups(arguments: dict[str, Any], groups: Any) -> _Groups:
+def _parts(arguments: dict[str, Any]) -> _Parts:
     x = arguments["x"]
     result, (_, x) = results_like(x), backend_for(x, "x")
     channels = normalized_axes(arguments["channel_axis"], x.ndim, "channel_axis")
     others = [axis for axis in range(x.ndim) if axis not in channels]
     if not others:
-        raise ValueError("x must have an axis of samples beside its channels with groups")
-    given = _labels(groups)
-    check_shape("groups", given.shape, (x.shape[others[0]],), "one label for each sample")
-    if not given.size:
-        raise ValueError("x must have at least 1 sample with groups, got 0")
-    labels, inverse = np.unique(given, return_inverse=True)
+        raise ValueError("x must have an axis of samples beside its channels with labels")
+    labels = _checked_labels(arguments.pop("labels"))
+    check_shape("labels", labels.shape, (x.shape[others[0]],), "one label for each sample")
+    if not labels.size:
+        raise ValueError("x must have at least 1 sample with labels, got 0")
+    kinds, inverse = np.unique(labels, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
-    ends = np.cumsum(np.bincount(inverse, minlength=len(labels)))
+    ends = np.cumsum(np.bincount(inverse, minlength=len(kinds)))
     members = tuple(np.split(order, ends[:-1]))
-    return _Groups(result, x, others[0], labels, members)
+    return _Parts(result, x, others[0], kinds, members)
 
 
-def _labels(groups: Any) -> Any:
+def _checked_labels(labels: Any) -> Any:
     """Return labels as an array of one sortable type; raise if one is missing."""
     # A column of strings or categories.
-    is_of_table = hasattr(groups, "to_numpy") and hasattr(groups, "__array__")
-    given = np.asarray(groups) if is_of_table else as_plain_array("groups", groups)
-    if given.dtype == object:  # None, NaN, and pandas' NA, which is not True even of itself
+    is_of_table = hasattr(labels, "to_numpy") and hasattr(labels, "__array__")
+    array = np.asarray(labels) if is_of_table else as_plain_array("labels", labels)
+    if array.dtype == object:  # None, NaN, and pandas' NA, which is not True even of itself
         missing = np.array(
-            [bool(label is None or (label == label) is not True) for label in given.flat]
+            [bool(label is None or (label == label) is not True) for label in array.flat]
         )
     else:
-        missing = (given != given).reshape(-1)
+        missing = (array != array).reshape(-1)
     if missing.any():
-        label = given.flat[missing.argmax()]
-        raise ValueError(f"groups must have a label for each sample, got {label}")
-    is_text_of_list = isinstance(groups, list | tuple) and given.dtype.kind in "US"
-    if given.dtype != object and not is_text_of_list:
-        return given
+        label = array.flat[missing.argmax()]
+        raise ValueError(f"labels must have a label for each sample, got {label}")
+    is_text_of_list = isinstance(labels, list | tuple) and array.dtype.kind in "US"
+    if array.dtype != object and not is_text_of_list:
+        return array
     # NumPy makes the list [1, "1"] an array of strings.
-    labels = groups if is_text_of_list else given.flat
-    scalars = [label.item() if isinstance(label, np.generic) else label for label in labels]
+    each = labels if is_text_of_list else array.flat
+    scalars = [label.item() if isinstance(label, np.generic) else label for label in each]
     kinds = sorted({type(label).__name__ for label in scalars})
     if len(kinds) > 1:
-        raise TypeError(f"groups must have labels of one type, got {' and '.join(kinds)}")
+        raise TypeError(f"labels must have labels of one type, got {' and '.join(kinds)}")
     is_simple = kinds and kinds[0] in ("bool", "float", "int", "str")
-    return np.array(given.tolist()) if is_simple else given
+    return np.array(array.tolist()) if is_simple else array
 
 
-def by_group(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Return what a function of batch norm, or `batch_moments`, returns with groups."""
-    split = _groups(arguments, arguments.pop("groups"))
-    arguments["x"] = split.x
+def _split(arguments: dict[str, Any]) -> tuple[_Parts, dict[str, Any]]:
+    """Return the parts of x, and the arguments of a function as checked arrays."""
+    arguments = {name: value for name, value in arguments.items() if name != "others"}
+    keywords = (arguments.get(name) for name in ("where", "weights", "nan_policy", "fill"))
+    axis = arguments["channel_axis"]
+    _, counting = checked_counting(of_channels, arguments["x"], axis, *keywords)
+    arguments |= {"where": counting.where, "weights": counting.weights}
+    parts = _parts(arguments)
+    arguments["x"] = parts.x
     for name in ("dy", "mean", "rstd", "gamma", "beta"):
         if arguments.get(name) is not None:
             arguments[name] = as_plain_array(name, arguments[name])
-    if function is batch_moments:
-        return _moments(split, arguments)
-    if function is batch_norm_backward:
-        return _backward(split, arguments)
-    normalized = _forward(split, arguments)
-    return normalized.y if function is batch_norm else normalized
+    return parts, arguments
 
 
-def _forward(split: _Groups, arguments: dict[str, Any]) -> Normalized[Any]:
+def normalized_by_label(
+    function: Callable[..., Normalized[Any]], arguments: dict[str, Any]
+) -> Normalized[Any]:
+    """Return what `batch_norm_forward` returns with labels.
+
+    Parameters
+    ----------
+    function : callable
+        `batch_norm_forward`, called for the samples of each label.
+    arguments : dict
+        All its arguments, `labels` among them.
+    """
+    split, arguments = _split(arguments)
     for name in ("running_mean", "running_var"):
         if arguments.get(name) is not None:
-            raise ValueError(f"{name} must be None with groups, which have statistics of their own")
-    stored, out = arguments.pop("statistics", None), arguments.pop("out")
+            raise ValueError(f"{name} must be None with labels, which have statistics of their own")
+    stored, out = arguments.pop("statistics"), arguments.pop("out")
     of_labels = repeat({}) if stored is None else _of_labels(stored, split, arguments)
     whole, statistics = split.output(out, arguments), []
     for samples, own in split.parts(arguments):
-        part = batch_norm_forward(**own | next(of_labels), out=own["x"])
+        part = function(**own | next(of_labels), out=own["x"])
         split.write(whole, samples, part.y)
         statistics.append(part[1:])
         del own, part  # before the next part is taken
@@ -159,7 +170,7 @@ def _forward(split: _Groups, arguments: dict[str, Any]) -> Normalized[Any]:
     return Normalized(y, *(split.like(array, statistic=True) for array in stacked))
 
 
-def _of_labels(stored: Any, split: _Groups, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _of_labels(stored: Any, split: _Parts, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Return the arguments of batch norm by the stored statistics of each label."""
     if not isinstance(stored, GroupMoments):
         got = type(stored).__name__
@@ -171,12 +182,16 @@ def _of_labels(stored: Any, split: _Groups, arguments: dict[str, Any]) -> Iterat
     rows, there = rows_of(stored, split.labels)
     if not there.all():
         label = split.labels[there.argmin()]
-        raise ValueError(f"groups must have labels that statistics has, got {str(label)!r}")
+        raise ValueError(f"labels must have labels that statistics has, got {str(label)!r}")
     pairs = zip(moments.mean[rows], moments.variance()[rows], strict=True)
     return ({"running_mean": m, "running_var": v, "training": False} for m, v in pairs)
 
 
-def _backward(split: _Groups, arguments: dict[str, Any]) -> Gradients[Any]:
+def gradients_by_label(
+    function: Callable[..., Gradients[Any]], arguments: dict[str, Any]
+) -> Gradients[Any]:
+    """Return what `batch_norm_backward`, the function, returns with labels."""
+    split, arguments = _split(arguments)
     check_shape("dy", arguments["dy"].shape, split.x.shape, "the shape of the input")
     out, statistics = arguments.pop("out"), [arguments["mean"], arguments["rstd"]]
     for name, statistic in zip(("mean", "rstd"), statistics, strict=True):
@@ -185,7 +200,7 @@ def _backward(split: _Groups, arguments: dict[str, Any]) -> Gradients[Any]:
     whole, sums = split.output(out, arguments), []
     for label, (samples, own) in enumerate(split.parts(arguments)):
         own["mean"], own["rstd"] = (statistic[label] for statistic in statistics)
-        part = batch_norm_backward(**own, out=own["x"])
+        part = function(**own, out=own["x"])
         split.write(whole, samples, part.dx)
         sums.append(part[1:])
         del own, part  # before the next part is taken
@@ -193,9 +208,11 @@ def _backward(split: _Groups, arguments: dict[str, Any]) -> Gradients[Any]:
     return Gradients(dx, *(split.total(list(parts)) for parts in zip(*sums, strict=True)))
 
 
-def _moments(split: _Groups, arguments: dict[str, Any]) -> GroupMoments:
+def moments_by_label(function: Callable[..., Moments], arguments: dict[str, Any]) -> GroupMoments:
+    """Return what `batch_moments`, the function, returns with labels."""
+    split, arguments = _split(arguments)
     after = arguments.pop("after")
-    parts = [batch_moments(**own) for _, own in split.parts(arguments)]
+    parts = [function(**own) for _, own in split.parts(arguments)]
     fields = []
     for field in Moments._fields:
         values = [np.broadcast_to(getattr(p, field), np.shape(p.mean)) for p in parts]
@@ -205,5 +222,5 @@ def _moments(split: _Groups, arguments: dict[str, Any]) -> GroupMoments:
         return now
     if not isinstance(after, GroupMoments):
         got = type(after).__name__
-        raise TypeError(f"after must be GroupMoments with groups, got an object of type {got}")
+        raise TypeError(f"after must be GroupMoments with labels, got an object of type {got}")
     return after.merge(now)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Unpack
+from typing import Any, Never
 
-from numnorm.arguments import Axis, check_choice
-from numnorm.array_types import Array, ArrayLike, Counting, Detach, Filling, Input, Number
-from numnorm.backends.contract.norms import Detached, Norm
-from numnorm.lazy_arrays import any_lazy, lazy_twin
+from numnorm.arguments import Axis, Shape, check_choice, check_eps
+from numnorm.array_types import Array, ArrayLike, Detach, Input, NanPolicy, Number
+from numnorm.backends.contract.norms import Detached, Norm, scaling_by
+from numnorm.keywords import unexpected
+from numnorm.layouts import row_layout
+from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.resolve_axis import resolve_axis
 from numnorm.norms.results import Gradients, Normalized
-from numnorm.norms.weighted import with_weights
+from numnorm.norms.spec import Example, NormSpec, RowCall
+from numnorm.norms.weighted import of_rows, weighted_input
 
 LAYER = Norm(AFFINE, parameters=2)
 
@@ -38,7 +41,11 @@ def layer_norm(
     axis: Axis = -1,
     eps: Number = 1e-5,
     out: Any = None,
-    **others: Unpack[Filling],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Array:
     r"""Normalize to mean 0 and variance 1 over the given axes, then scale and shift.
 
@@ -112,9 +119,11 @@ def layer_norm(
            [ 0., -1.,  1.]])
     """
     if others:
-        return with_weights(layer_norm, locals())
-    if "dask" in modules and any_lazy(x, gamma, beta):
-        return lazy_twin("layer_norm")(x, gamma, beta, axis=axis, eps=eps, out=out)
+        raise unexpected(layer_norm, others)
+    if "dask" in modules and any_lazy(x, gamma, beta, where, weights):
+        return lazily(layer_norm, locals())
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_rows, x, axis, where, weights, nan_policy, fill)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return backend.row_forward(LAYER, x, gamma, beta, layout, scaling, out, False)[0]
 
@@ -127,7 +136,11 @@ def layer_norm_forward(
     axis: Axis = -1,
     eps: Number = 1e-5,
     out: Any = None,
-    **others: Unpack[Filling],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Normalized[Array]:
     """Return `layer_norm` together with the statistics that its backward pass needs.
 
@@ -148,9 +161,11 @@ def layer_norm_forward(
     Normalized(y=array([[-1.,  1.]]), mean=array([2.]), rstd=array([1.]))
     """
     if others:
-        return with_weights(layer_norm_forward, locals())
-    if "dask" in modules and any_lazy(x, gamma, beta):
-        return lazy_twin("layer_norm_forward")(x, gamma, beta, axis=axis, eps=eps, out=out)
+        raise unexpected(layer_norm_forward, others)
+    if "dask" in modules and any_lazy(x, gamma, beta, where, weights):
+        return lazily(layer_norm_forward, locals())
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_rows, x, axis, where, weights, nan_policy, fill)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return Normalized(*backend.row_forward(LAYER, x, gamma, beta, layout, scaling, out, True))
 
@@ -165,7 +180,10 @@ def layer_norm_backward(
     axis: Axis = -1,
     detach: Detach | None = None,
     out: Any = None,
-    **others: Unpack[Counting],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    **others: Never,
 ) -> Gradients[Array]:
     r"""Return the gradients of `layer_norm`.
 
@@ -222,12 +240,36 @@ def layer_norm_backward(
     (array([[ 0.2291, -0.3436,  0.1145]]), array([1., 0., 0.]))
     """
     if others:
-        return with_weights(layer_norm_backward, locals())
-    if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma):
-        given = dy, x, mean, rstd, gamma
-        return lazy_twin("layer_norm_backward")(*given, axis=axis, detach=detach, out=out)
+        raise unexpected(layer_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma, where, weights):
+        return lazily(layer_norm_backward, locals())
+    if where is not None or weights is not None or nan_policy != "propagate":
+        x = weighted_input(of_rows, x, axis, where, weights, nan_policy, None)
     backend, x, layout, scaling = resolve_axis(x, axis, 0.0)
     detached = detached_by(detach)
     return Gradients(
         *backend.row_backward(LAYER, dy, x, mean, rstd, gamma, None, layout, scaling, detached, out)
     )
+
+
+def _row_call(shape: Shape, axis: Any, eps: Any = 0.0, detach: Any = None) -> RowCall:
+    """Return what the backend is handed."""
+    return RowCall(row_layout(shape, axis), scaling_by(check_eps(eps)), detached_by(detach))
+
+
+SPEC = NormSpec(
+    layer_norm,
+    layer_norm_forward,
+    layer_norm_backward,
+    family="rows",
+    counts=of_rows,
+    parameters={"gamma": "normalized", "beta": "normalized"},
+    norm=LAYER,
+    row_call=_row_call,
+    example=Example(
+        "[[1.0, 2.0, 3.0]]",
+        "eps=0",
+        "[[-1.2247  0.      1.2247]]",
+        "[[ 0.2041 -0.4082  0.2041]]",
+    ),
+)

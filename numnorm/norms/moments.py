@@ -1,26 +1,17 @@
-"""Mergeable statistics of channels: count, mean in two parts, sum of squared deviations."""
+"""Mergeable statistics of channels, of all samples or of each label of samples."""
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Callable, Sequence
 from sys import modules
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import Axis, check_integer, check_shape
+from numnorm.arguments import check_integer, check_shape
 from numnorm.array_likes import as_plain_array, is_on_device
-from numnorm.array_types import ArrayLike, Counting, Grouping, Integer
+from numnorm.array_types import Integer
 from numnorm.backends import backend_for
-from numnorm.layouts import column_layout, normalized_axes
 from numnorm.lazy_arrays import any_lazy, lazy_twin
-from numnorm.norms.channel_axes import channel_axes, merged_shape
-from numnorm.norms.weighted import counted, with_weights
-
-if TYPE_CHECKING:
-    from numnorm.norms.group_moments import GroupMoments
 
 
 class Moments(NamedTuple):
@@ -160,111 +151,6 @@ class Moments(NamedTuple):
         return function(m2, count - ddof)
 
 
-@overload
-def batch_moments(
-    x: ArrayLike,
-    *,
-    channel_axis: Axis = ...,
-    after: Moments | None = ...,
-    **others: Unpack[Counting],
-) -> Moments: ...
-
-
-@overload
-def batch_moments(
-    x: ArrayLike,
-    *,
-    groups: ArrayLike,
-    channel_axis: Axis = ...,
-    after: GroupMoments | None = ...,
-    **others: Unpack[Counting],
-) -> GroupMoments: ...
-
-
-def batch_moments(
-    x: ArrayLike,
-    *,
-    channel_axis: Axis = 1,
-    after: Any = None,
-    **others: Unpack[Grouping],
-) -> Any:
-    """Return the count, the mean and the squared deviations of each channel.
-
-    Parameters
-    ----------
-    x : array_like
-        Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
-        An array that is not C-contiguous is copied once. An array of Dask, in any chunks, gives
-        moments with an int and lazy arrays.
-    channel_axis : int or tuple of int, default 1
-        The axis of the channels; the statistics are taken over all other axes. With several axes,
-        the moments have the shape of these axes; on a device there may be only one.
-    after : Moments or GroupMoments, optional
-        The moments of the previous chunks, to be merged in; on the device of x.
-    where : array_like of bool, or of 0 and 1, optional
-        Which elements count; it broadcasts against x.
-    weights : array_like, optional
-        How often each element counts: `numpy.cov`'s `fweights`, but any numbers from 0 on, one for
-        each sample, of shape ``(N,)``, or broadcasting against x.
-    nan_policy : {"propagate", "omit", "raise"}
-        What to do with NaN: make its channel NaN, leave it out as `where` does, or raise an error.
-    groups : array_like, optional
-        A label for each sample, of shape ``(N,)``, which has moments of its own.
-
-    Returns
-    -------
-    Moments or GroupMoments
-        The moments of x, or of all chunks up to x. With groups, the moments of each label.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument has an unsupported type or dtype, or a wrong shape or value.
-
-    Notes
-    -----
-    The moments of blocks of a fixed size along the first axis are merged in order. So the result
-    depends neither on the number of threads nor on the chunks, if the number of entries of each
-    chunk but the last is a multiple of `stream_step`. With missing values or weights the chunks
-    make a difference of rounding.
-
-    Examples
-    --------
-    >>> import numnorm
-    >>> total = None
-    >>> for chunk in ([[1.0], [2.0]], [[6.0]]):
-    ...     total = numnorm.batch_moments(chunk, after=total)
-    >>> total
-    Moments(count=3, mean=array([3.]), m2=array([14.]), mean_lo=array([0.]))
-    """
-    if others:
-        return with_weights(batch_moments, locals())
-    if "dask" in modules and any_lazy(x, *(after if isinstance(after, Moments) else ())):
-        return lazy_twin("batch_moments")(x, channel_axis=channel_axis, after=after)
-    axes = None if type(channel_axis) is int else channel_axes(x, channel_axis)
-    if axes is not None:
-        if after is not None:
-            check_moments("after", after, axes.shape, "the channels of x")
-            after = _of_each(after, lambda name, a: as_plain_array(name, a).reshape(-1))
-        moments = batch_moments(axes.x, channel_axis=axes.axis, after=after)
-        return _of_each(moments, lambda _, array: axes.unflat(array))
-    if after is not None and isinstance(after, Moments) and has_counts(after):
-        x = counted(x)
-    backend, x = backend_for(x, "x")
-    layout = column_layout(x.shape, channel_axis)
-    if after is not None:
-        check_moments("after", after, (layout.channels,), "the channels of x")
-    return Moments(*backend.streamed_moments(x, layout, after))
-
-
-def _of_each(after: Moments, function: Callable[[str, Any], Any]) -> Moments:
-    """Return moments with the function's result for the name and the array of each field."""
-    arrays = {field: array for field, array in after._asdict().items() if array is not None}
-    if not has_counts(after):
-        del arrays["count"]
-    return after._replace(**{f: function(f"after.{f}", array) for f, array in arrays.items()})
-
-
 def has_counts(moments: Moments) -> bool:
     """Return whether each channel has a count of its own."""
     count = moments.count
@@ -291,44 +177,111 @@ def check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -
     return count
 
 
-def stream_step(shape: Sequence[int], *, channel_axis: Axis = 1) -> int:
-    """Return the step of a stream: the best lengths of its chunks are multiples of it.
+class GroupMoments(NamedTuple):
+    """The labels of samples, sorted, and the moments of each.
 
-    With chunks of such lengths along the first axis, `batch_moments` with `after` gives the same
-    bytes as one call on the whole array.
+    A label in brackets gives its `Moments`, and ``in`` says whether it is there. Where labels are
+    no integers, a position in brackets gives a field, as of any named tuple.
 
-    Parameters
+    Attributes
     ----------
-    shape : sequence of int
-        The shape of a chunk, or of the whole array; only the lengths of the other axes matter.
-    channel_axis : int or tuple of int, default 1
-        As for `batch_moments`.
-
-    Returns
-    -------
-    int
-        At least 1. Where the first axis is a channel axis, it is the first number of the shape.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument has an unsupported type or value.
+    labels : numpy.ndarray
+        The labels, ``(G,)``.
+    moments : Moments
+        Its arrays have a first axis of labels: ``(G, C)``.
 
     Examples
     --------
     >>> import numnorm
-    >>> numnorm.stream_step((1000, 64))
-    1024
+    >>> speakers = numnorm.batch_moments([[1.0], [5.0], [3.0]], labels=["b", "a", "b"])
+    >>> speakers.labels, speakers.moments.mean
+    (array(['a', 'b'], dtype='<U1'), array([[5.],
+           [2.]]))
+    >>> speakers["b"].mean, speakers["b"].std()
+    (array([2.]), array([1.]))
+    >>> "c" in speakers
+    False
     """
-    if isinstance(shape, int):
-        raise TypeError(f"shape must be a sequence of integers, got {shape}")
-    sizes = tuple(check_integer("shape", size, 0) for size in shape)
-    if isinstance(channel_axis, tuple | list):
-        if 0 in normalized_axes(channel_axis, len(sizes), "channel_axis"):
-            return max(sizes[0], 1)
-        sizes, channel_axis = merged_shape(sizes, channel_axis)
-    layout = column_layout(sizes, channel_axis)
-    if not (channel := operator.index(channel_axis) % len(sizes)):
-        return max(sizes[0], 1)
-    entries = math.prod(sizes[1:channel])
-    return layout.block // math.gcd(layout.block, max(entries, 1))
+
+    labels: Any
+    moments: Moments
+
+    def __contains__(self, label: object) -> bool:
+        return self._row(label) is not None
+
+    def __getitem__(self, label: Any) -> Any:
+        of_integers = np.asarray(self.labels).dtype.kind in "iu"
+        if isinstance(label, slice) or (isinstance(label, int | np.integer) and not of_integers):
+            return tuple.__getitem__(self, label)
+        row = self._row(label)
+        if row is None:
+            raise KeyError(label)
+        return Moments(*(field[row] for field in self.moments))
+
+    def _row(self, label: Any) -> Any:
+        """Return the row of a label; None if it is not there."""
+        try:
+            row, there = rows_of(self, np.asarray(label))
+        except TypeError:  # a label of another type
+            return None
+        return row if there.ndim == 0 and there else None
+
+    def merge(self, other: GroupMoments) -> GroupMoments:
+        """Return the moments of all labels of both.
+
+        Parameters
+        ----------
+        other : GroupMoments
+            The moments of the same channels, of any labels of the same type.
+
+        Returns
+        -------
+        GroupMoments
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the labels are of another type than these, or if `Moments.merge` raises.
+
+        Examples
+        --------
+        >>> import numnorm
+        >>> here = numnorm.batch_moments([[1.0], [5.0]], labels=["b", "a"])
+        >>> there = numnorm.batch_moments([[3.0]], labels=["b"])
+        >>> here.merge(there).moments.mean.tolist()
+        [[5.0], [2.0]]
+        """
+        if not isinstance(other, GroupMoments):
+            raise TypeError(f"other must be GroupMoments, got {type(other).__name__}")
+        _check_one_type(self.labels, other.labels)
+        labels = np.unique(np.concatenate([self.labels, other.labels]))
+        own, others = (_placed(part, labels) for part in (self, other))
+        return GroupMoments(labels, own.merge(others))
+
+
+def rows_of(moments: GroupMoments, labels: Any) -> tuple[Any, Any]:
+    """Return the row of each label, and whether it is there; raise for labels of another type."""
+    own = np.asarray(moments.labels)
+    _check_one_type(own, labels)
+    return np.searchsorted(own, labels), np.isin(labels, own)
+
+
+def _check_one_type(own: Any, others: Any) -> None:
+    """Raise unless two arrays of labels can be compared."""
+    sides = own, others
+    kinds = {"i" if side.dtype.kind == "u" else side.dtype.kind for side in sides}
+    # Integers beyond int64 beside negative ones would become floats, of which some are equal.
+    if len(kinds) > 1 or (kinds == {"i"} and np.result_type(*sides).kind == "f"):
+        types = " and ".join(str(side.dtype) for side in sides)
+        raise TypeError(f"labels must be of one type on both sides, got {types}")
+
+
+def _placed(part: GroupMoments, labels: Any) -> Moments:
+    """Return moments for each of the labels, of no values where a label is not there."""
+    fields = []
+    for field in part.moments:
+        array = as_plain_array("moments", field)
+        whole = np.zeros((len(labels), *array.shape[1:]))
+        whole[np.searchsorted(labels, part.labels)] = array
+        fields.append(whole)
+    return Moments(*fields)

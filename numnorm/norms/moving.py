@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Unpack
+from typing import Any, Never
 
 from numnorm.arguments import check_eps, check_flag, check_integer
-from numnorm.array_types import Array, ArrayLike, Input, Integer, Number, Omitting, OmittingFilling
+from numnorm.array_types import Array, ArrayLike, Input, Integer, NanPolicy, Number
 from numnorm.backends.contract.moving import MovingState, Windows, windows_by
-from numnorm.lazy_arrays import any_lazy, lazy_twin
+from numnorm.keywords import unexpected
+from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.resolve_axis import resolve_moving
 from numnorm.norms.results import Normalized
-from numnorm.norms.weighted import with_weights
+from numnorm.norms.spec import Example, NormSpec
+from numnorm.norms.weighted import of_steps, weighted_input
 
 
 def moving_norm(
@@ -25,7 +27,10 @@ def moving_norm(
     scale: bool = True,
     eps: Number = 0.0,
     out: Any = None,
-    **others: Unpack[OmittingFilling],
+    where: ArrayLike | bool | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Array:
     r"""Normalize each step by the mean and the deviation of a window of steps.
 
@@ -109,9 +114,11 @@ def moving_norm(
     array([0., 1., 0., 1.])
     """
     if others:
-        return with_weights(moving_norm, locals())
-    if "dask" in modules and any_lazy(x):
-        return lazy_twin("moving_norm")(locals())
+        raise unexpected(moving_norm, others)
+    if "dask" in modules and any_lazy(x, where):
+        return lazily(moving_norm, locals())
+    if where is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
     options = window, center, min_window, subtract_mean, scale, eps
     backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
     return backend.moving_forward(x, layout, windows, out, False)[0]
@@ -128,7 +135,10 @@ def moving_norm_forward(
     scale: bool = True,
     eps: Number = 0.0,
     out: Any = None,
-    **others: Unpack[OmittingFilling],
+    where: ArrayLike | bool | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Normalized[Array]:
     """Return `moving_norm` together with the statistics that its backward pass needs.
 
@@ -150,9 +160,11 @@ def moving_norm_forward(
     array([1., 2., 4.])
     """
     if others:
-        return with_weights(moving_norm_forward, locals())
-    if "dask" in modules and any_lazy(x):
-        return lazy_twin("moving_norm_forward")(locals())
+        raise unexpected(moving_norm_forward, others)
+    if "dask" in modules and any_lazy(x, where):
+        return lazily(moving_norm_forward, locals())
+    if where is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
     options = window, center, min_window, subtract_mean, scale, eps
     backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
     return Normalized(*backend.moving_forward(x, layout, windows, out, True))
@@ -171,7 +183,9 @@ def moving_norm_backward(
     subtract_mean: bool = True,
     scale: bool = True,
     out: Any = None,
-    **others: Unpack[Omitting],
+    where: ArrayLike | bool | None = None,
+    nan_policy: NanPolicy = "propagate",
+    **others: Never,
 ) -> Array:
     r"""Return the gradient of `moving_norm` with respect to x.
 
@@ -214,9 +228,11 @@ def moving_norm_backward(
     array([-0.5,  0.5, -1. ,  1. ])
     """
     if others:
-        return with_weights(moving_norm_backward, locals())
-    if "dask" in modules and any_lazy(dy, x, mean, rstd):
-        return lazy_twin("moving_norm_backward")(locals())
+        raise unexpected(moving_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd, where):
+        return lazily(moving_norm_backward, locals())
+    if where is not None or nan_policy != "propagate":
+        x = weighted_input(of_steps, x, axis, where, None, nan_policy, None)
     options = window, center, min_window, subtract_mean, scale, 0.0
     backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
     return backend.moving_backward(dy, x, mean, rstd, layout, windows, out)
@@ -232,7 +248,10 @@ def moving_norm_step(
     scale: bool = True,
     eps: Number = 0.0,
     out: Any = None,
-    **others: Unpack[OmittingFilling],
+    where: ArrayLike | bool | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> tuple[Array, MovingState]:
     """Normalize the next chunk of a stream as `moving_norm` with trailing windows does.
 
@@ -274,7 +293,9 @@ def moving_norm_step(
     array([1., 0.])
     """
     if others:
-        return with_weights(moving_norm_step, locals())
+        raise unexpected(moving_norm_step, others)
+    if where is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
     options = window, False, 1, subtract_mean, scale, eps
     backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
     if state is not None and not isinstance(state, MovingState):
@@ -294,3 +315,54 @@ def _windows(
     if not mean and not scale:
         raise ValueError("subtract_mean and scale must not both be False")
     return windows_by(window, check_flag("center", center), least, mean, scale, check_eps(eps))
+
+
+# Data in several parts
+
+
+def steps_around(
+    start: int, stop: int, steps: int, window: int, *, center: bool, backward: bool = False
+) -> tuple[int, int]:
+    """Return the steps from which the results of a part of them follow, to the bit.
+
+    They begin at a multiple of the window: there lie the anchors of the sums. The windows of the
+    part lie in them as they lie in all steps.
+
+    Parameters
+    ----------
+    start, stop : int
+        The part.
+    steps : int
+        The number of all steps.
+    window, center
+        As for `moving_norm`.
+    backward : bool
+        Whether the results are gradients, which all windows that hold a step pass on to it.
+
+    Returns
+    -------
+    tuple of int
+        The first step, and the one after the last.
+    """
+    window = max(1, min(window, steps))
+    before, after = (window // 2, window - 1 - window // 2) if center else (window - 1, 0)
+    if backward:
+        before = after = window  # not in windows that move inwards at other ends
+    first = max(0, min(start - before, steps - window)) // window * window
+    return first, min(steps, max(stop + after, first + window))
+
+
+SPEC = NormSpec(
+    moving_norm,
+    moving_norm_forward,
+    moving_norm_backward,
+    step=moving_norm_step,
+    family="windows",
+    counts=of_steps,
+    example=Example(
+        "[[1.0, 3.0, 5.0, 7.0]]",
+        "3",
+        "[[0.     1.     1.2247 1.2247]]",
+        "[[ 0.      0.1021 -0.2041  0.1021]]",
+    ),
+)

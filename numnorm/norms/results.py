@@ -99,10 +99,10 @@ class WeightNormalized(NamedTuple, Generic[Array]):
 
     Attributes
     ----------
-    w : array
-        Of the shape and dtype of v.
+    y : array
+        Of the shape and dtype of x.
     norm : array
-        The length of each vector of v; float64 (float32 for float16 input). It is NaN for a vector
+        The length of each vector of x; float64 (float32 for float16 input). It is NaN for a vector
         with a NaN or an infinity, and infinity for a length beyond the range, of which the backward
         pass gives NaN.
 
@@ -110,25 +110,25 @@ class WeightNormalized(NamedTuple, Generic[Array]):
     --------
     >>> import numnorm
     >>> forward = numnorm.weight_norm_forward([[3.0, 4.0]], [10.0])
-    >>> forward.w, forward.norm
+    >>> forward.y, forward.norm
     (array([[6., 8.]]), array([5.]))
     """
 
-    w: Array
+    y: Array
     norm: Any
 
 
 class WeightGradients(NamedTuple, Generic[Array]):
-    """The gradients of `weight_norm`: dv in the dtype of v, dg in that of g if given, or v.
+    """The gradients of `weight_norm`: dx in the dtype of x, dg in that of g if given, or x.
 
     Examples
     --------
     >>> import numnorm
-    >>> w, norm = numnorm.weight_norm_forward([[3.0, 4.0]])
+    >>> y, norm = numnorm.weight_norm_forward([[3.0, 4.0]])
     >>> gradients = numnorm.weight_norm_backward([[1.0, 0.0]], [[3.0, 4.0]], norm)
-    >>> gradients.dv, gradients.dg
+    >>> gradients.dx, gradients.dg
     (array([[ 0.128, -0.096]]), array([0.6]))
     """
 
-    dv: Array
+    dx: Array
     dg: Any

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Unpack
+from typing import Any, Never
 
-from numnorm.arguments import Axis
-from numnorm.array_types import Array, ArrayLike, Counting, Filling, Input, Number
-from numnorm.backends.contract.norms import Detached, Norm
-from numnorm.lazy_arrays import any_lazy, lazy_twin
+from numnorm.arguments import Axis, Shape, check_eps
+from numnorm.array_types import Array, ArrayLike, Input, NanPolicy, Number
+from numnorm.backends.contract.norms import Detached, Norm, scaling_by
+from numnorm.keywords import unexpected
+from numnorm.layouts import row_layout
+from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.affine import GAIN
 from numnorm.norms.resolve_axis import resolve_axis
 from numnorm.norms.results import RmsGradients, RmsNormalized
-from numnorm.norms.weighted import with_weights
+from numnorm.norms.spec import Example, NormSpec, RowCall
+from numnorm.norms.weighted import of_rows, weighted_input
 
 RMS = Norm(GAIN, parameters=1)
 
@@ -24,7 +27,11 @@ def rms_norm(
     axis: Axis = -1,
     eps: Number = 1e-5,
     out: Any = None,
-    **others: Unpack[Filling],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Array:
     r"""Divide by the root mean square over the given axes, then scale.
 
@@ -76,9 +83,11 @@ def rms_norm(
     array([[0.8485, 1.1314]])
     """
     if others:
-        return with_weights(rms_norm, locals())
-    if "dask" in modules and any_lazy(x, gamma):
-        return lazy_twin("rms_norm")(x, gamma, axis=axis, eps=eps, out=out)
+        raise unexpected(rms_norm, others)
+    if "dask" in modules and any_lazy(x, gamma, where, weights):
+        return lazily(rms_norm, locals())
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_rows, x, axis, where, weights, nan_policy, fill)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return backend.row_forward(RMS, x, gamma, None, layout, scaling, out, False)[0]
 
@@ -90,7 +99,11 @@ def rms_norm_forward(
     axis: Axis = -1,
     eps: Number = 1e-5,
     out: Any = None,
-    **others: Unpack[Filling],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> RmsNormalized[Array]:
     """Return `rms_norm` together with the statistic that its backward pass needs.
 
@@ -111,9 +124,11 @@ def rms_norm_forward(
     RmsNormalized(y=array([[1., 1.]]), rstd=array([0.5]))
     """
     if others:
-        return with_weights(rms_norm_forward, locals())
-    if "dask" in modules and any_lazy(x, gamma):
-        return lazy_twin("rms_norm_forward")(x, gamma, axis=axis, eps=eps, out=out)
+        raise unexpected(rms_norm_forward, others)
+    if "dask" in modules and any_lazy(x, gamma, where, weights):
+        return lazily(rms_norm_forward, locals())
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_rows, x, axis, where, weights, nan_policy, fill)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     y, _, rstd = backend.row_forward(RMS, x, gamma, None, layout, scaling, out, True)
     return RmsNormalized(y, rstd)
@@ -127,7 +142,10 @@ def rms_norm_backward(
     *,
     axis: Axis = -1,
     out: Any = None,
-    **others: Unpack[Counting],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    **others: Never,
 ) -> RmsGradients[Array]:
     r"""Return the gradients of `rms_norm`.
 
@@ -172,11 +190,36 @@ def rms_norm_backward(
     (array([[ 0.181 , -0.1358]]), array([0.8485, 0.    ]))
     """
     if others:
-        return with_weights(rms_norm_backward, locals())
-    if "dask" in modules and any_lazy(dy, x, rstd, gamma):
-        return lazy_twin("rms_norm_backward")(dy, x, rstd, gamma, axis=axis, out=out)
+        raise unexpected(rms_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, rstd, gamma, where, weights):
+        return lazily(rms_norm_backward, locals())
+    if where is not None or weights is not None or nan_policy != "propagate":
+        x = weighted_input(of_rows, x, axis, where, weights, nan_policy, None)
     backend, x, layout, scaling = resolve_axis(x, axis, 0.0)
     dx, dgamma, _ = backend.row_backward(
         RMS, dy, x, None, rstd, gamma, None, layout, scaling, Detached(), out
     )
     return RmsGradients(dx, dgamma)
+
+
+def _row_call(shape: Shape, axis: Any, eps: Any = 0.0) -> RowCall:
+    """Return what the backend is handed."""
+    return RowCall(row_layout(shape, axis), scaling_by(check_eps(eps)))
+
+
+SPEC = NormSpec(
+    rms_norm,
+    rms_norm_forward,
+    rms_norm_backward,
+    family="rows",
+    counts=of_rows,
+    parameters={"gamma": "normalized"},
+    norm=RMS,
+    row_call=_row_call,
+    example=Example(
+        "[[2.0, -2.0]]",
+        "eps=0",
+        "[[ 1. -1.]]",
+        "[[0.25 0.25]]",
+    ),
+)

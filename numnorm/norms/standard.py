@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Unpack
+from typing import Any, Never
 
-from numnorm.arguments import Axis, check_integer
-from numnorm.array_types import Array, Filling, Input, Integer
+from numnorm.arguments import Axis, Shape, check_integer
+from numnorm.array_types import Array, ArrayLike, Input, Integer, NanPolicy, Number
 from numnorm.backends import backend_for
-from numnorm.backends.contract.norms import scaling_by
+from numnorm.backends.contract.norms import Detached, scaling_by
+from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
-from numnorm.lazy_arrays import any_lazy, lazy_twin
+from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.layer import LAYER
-from numnorm.norms.weighted import with_weights
+from numnorm.norms.results import Normalized
+from numnorm.norms.spec import Example, NormSpec, RowCall
+from numnorm.norms.weighted import of_rows, weighted_input
 
 
 def standard_normal_variate(
@@ -21,7 +24,11 @@ def standard_normal_variate(
     axis: Axis = -1,
     ddof: Integer = 0,
     out: Any = None,
-    **others: Unpack[Filling],
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
 ) -> Array:
     r"""Normalize to mean 0 and standard deviation 1, however small the deviation is.
 
@@ -87,13 +94,128 @@ def standard_normal_variate(
     array([[-1., nan,  1.]])
     """
     if others:
-        return with_weights(standard_normal_variate, locals())
-    if "dask" in modules and any_lazy(x):
-        return lazy_twin("standard_normal_variate")(x, axis=axis, ddof=ddof, out=out)
+        raise unexpected(standard_normal_variate, others)
+    if "dask" in modules and any_lazy(x, where, weights):
+        return lazily(standard_normal_variate, locals())
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_rows, x, axis, where, weights, nan_policy, fill)
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
     scaling = scaling_by(0.0, 0.0, check_ddof(ddof, layout))
     return backend.row_forward(LAYER, x, None, None, layout, scaling, out, False)[0]
+
+
+def standard_normal_variate_forward(
+    x: Input[Array],
+    *,
+    axis: Axis = -1,
+    ddof: Integer = 0,
+    out: Any = None,
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    **others: Never,
+) -> Normalized[Array]:
+    """Return `standard_normal_variate` with the statistics that its backward pass needs.
+
+    Parameters
+    ----------
+    x, axis, ddof, out, where, weights, nan_policy, fill
+        As for `standard_normal_variate`.
+
+    Returns
+    -------
+    Normalized
+        ``(y, mean, rstd)``: rstd is 1 / s.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.standard_normal_variate_forward([[1.0, 2.0, 3.0]], ddof=1)
+    Normalized(y=array([[-1.,  0.,  1.]]), mean=array([2.]), rstd=array([1.]))
+    """
+    if others:
+        raise unexpected(standard_normal_variate_forward, others)
+    if "dask" in modules and any_lazy(x, where, weights):
+        return lazily(standard_normal_variate_forward, locals())
+    if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
+        x = weighted_input(of_rows, x, axis, where, weights, nan_policy, fill)
+    backend, x = backend_for(x, "x")
+    layout = row_layout(x.shape, axis)
+    scaling = scaling_by(0.0, 0.0, check_ddof(ddof, layout))
+    return Normalized(*backend.row_forward(LAYER, x, None, None, layout, scaling, out, True))
+
+
+def standard_normal_variate_backward(
+    dy: ArrayLike,
+    x: Input[Array],
+    mean: ArrayLike,
+    rstd: ArrayLike,
+    *,
+    axis: Axis = -1,
+    ddof: Integer = 0,
+    out: Any = None,
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    **others: Never,
+) -> Array:
+    r"""Return the gradient of `standard_normal_variate` with respect to x.
+
+    With :math:`\hat x = (x - \mu) / s` over the D elements of a row,
+
+    .. math:: dx = \frac1s \left( dy - \overline{dy}
+              - \frac{\hat x}{D - \mathrm{ddof}} \sum dy \, \hat x \right)
+
+    A constant row has no derivative, and gets a gradient of 0.
+
+    Parameters
+    ----------
+    dy : array_like
+        The gradient of the loss with respect to y, of the shape of x and any float dtype.
+    x : array_like
+        The input of the forward pass, with the values that it had then.
+    mean, rstd : array_like
+        As `standard_normal_variate_forward` returned them.
+    axis, ddof
+        As in the forward pass.
+    out : array, optional
+        Where to write the result; it may be `dy` or `x`.
+    where, weights, nan_policy
+        As in the forward pass.
+
+    Returns
+    -------
+    array
+        dx, of the shape and dtype of x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `standard_normal_variate` does.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> x = [[1.0, 2.0, 3.0]]
+    >>> y, mean, rstd = numnorm.standard_normal_variate_forward(x, ddof=1)
+    >>> dy = [[1.0, 0.0, 0.0]]
+    >>> numnorm.standard_normal_variate_backward(dy, x, mean, rstd, ddof=1).round(4)
+    array([[ 0.1667, -0.3333,  0.1667]])
+    """
+    if others:
+        raise unexpected(standard_normal_variate_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd, where, weights):
+        return lazily(standard_normal_variate_backward, locals())
+    if where is not None or weights is not None or nan_policy != "propagate":
+        x = weighted_input(of_rows, x, axis, where, weights, nan_policy, None)
+    backend, x = backend_for(x, "x")
+    layout = row_layout(x.shape, axis)
+    scaling = scaling_by(0.0, 0.0, check_ddof(ddof, layout))
+    return backend.row_backward(
+        LAYER, dy, x, mean, rstd, None, None, layout, scaling, Detached(), out
+    )[0]
 
 
 def check_ddof(ddof: Any, layout: RowLayout) -> int:
@@ -104,3 +226,26 @@ def check_ddof(ddof: Any, layout: RowLayout) -> int:
             f"ddof must be less than the {layout.width} normalized elements, got {number}"
         )
     return number
+
+
+def _row_call(shape: Shape, axis: Any, ddof: Any = 0) -> RowCall:
+    """Return what the backend is handed."""
+    layout = row_layout(shape, axis)
+    return RowCall(layout, scaling_by(0.0, 0.0, check_ddof(ddof, layout)))
+
+
+SPEC = NormSpec(
+    standard_normal_variate,
+    standard_normal_variate_forward,
+    standard_normal_variate_backward,
+    family="rows",
+    counts=of_rows,
+    norm=LAYER,
+    row_call=_row_call,
+    example=Example(
+        "[[1.0, 2.0, 3.0]]",
+        "ddof=1",
+        "[[-1.  0.  1.]]",
+        "[[ 0.1667 -0.3333  0.1667]]",
+    ),
+)

@@ -1,13 +1,11 @@
-"""Calls with missing values or weights: the keywords that all norms share, and what they mean."""
+"""The keywords for missing values and weights: what they mean, checked once for all norms."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import numbers
-from collections.abc import Callable, Mapping
-from sys import modules
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,62 +13,152 @@ from numnorm.arguments import Shape, brief, check_choice, check_float
 from numnorm.array_likes import as_plain_array, is_on_device
 from numnorm.backends import backend_for
 from numnorm.backends.contract.weighting import KEEP_ALL, WeightedInput, Weighting
-from numnorm.keywords import unexpected
 from numnorm.layouts import normalized_axes
-from numnorm.lazy_arrays import any_lazy, lazy_twin
 
-_Result = TypeVar("_Result")
-_POLICIES = ("propagate", "omit", "raise")
+Axes = tuple[int, ...]
+
+POLICIES = ("propagate", "omit", "raise")
 _BOOL = np.dtype(bool)
 
 
-def with_weights(function: Callable[..., _Result], arguments: dict[str, Any]) -> _Result:
-    """Return the function's result with statistics as the keywords in ``others`` say.
+class Shared(NamedTuple):
+    """How the weights of a norm lie along the axes of x.
 
-    `arguments` are all arguments of the function. It is called again without ``others``, with a
-    `WeightedInput` in the place of x.
+    Attributes
+    ----------
+    own : tuple of int
+        The axes of weights that have none to broadcast in.
+    statistic : tuple of int or None
+        Axes that hold all elements with one mean; None if the sum of the weights is a result.
     """
-    others = arguments.pop("others")
-    parameters = _parameters(function)
-    if not parameters.issuperset(others):
-        raise unexpected(function, {n: v for n, v in others.items() if n not in parameters})
-    if "dask" in modules and any_lazy(*arguments.values(), *others.values()):
-        lazily = lazy_twin("with_weights")
-        return cast(_Result, lazily(function, arguments | others, next(iter(others))))
-    updates = arguments.get("running_mean") is not None and arguments["training"] is not False
-    if updates and function.__name__.startswith("instance"):
-        raise NotImplementedError(f"{next(iter(others))} is not supported with running statistics")
-    if others.get("statistics") is not None and others.get("groups") is None:
-        raise ValueError("groups must be given with statistics, got None")
-    policy = check_choice("nan_policy", others.get("nan_policy", "propagate"), _POLICIES)
-    name = "x" if "x" in parameters else "v"
-    if type(arguments[name]) is not np.ndarray and is_on_device(arguments[name]):
-        raise NotImplementedError(f"{next(iter(others))} is not supported on a device")
-    _, x = backend_for(arguments[name], name)
-    keep = _where(others.get("where"), x.shape, name)
+
+    own: Axes
+    statistic: Axes | None
+
+
+def of_rows(axis: Any, ndim: int) -> Shared:
+    """Return the axes of a row."""
+    axes = normalized_axes(axis, ndim)
+    return Shared(axes, axes)
+
+
+def of_vectors(axis: Any, ndim: int) -> Shared:
+    """Return the axes of a vector, whose length depends on the sum of the weights."""
+    return Shared(normalized_axes(axis, ndim), None)
+
+
+def of_groups(channel_axis: Any, ndim: int) -> Shared:
+    """Return all axes but that of the samples: groups of channels are no axis of their own."""
+    return Shared((), tuple(range(1, ndim)))
+
+
+def of_instances(channel_axis: Any, ndim: int) -> Shared:
+    """Return the axes of one channel of a sample."""
+    alone = 0, *normalized_axes(channel_axis, ndim, "channel_axis")
+    return Shared((), tuple(axis for axis in range(ndim) if axis not in alone))
+
+
+def of_channels(channel_axis: Any, ndim: int) -> Shared:
+    """Return the axes of a channel; weights of one axis belong to the samples."""
+    channels = normalized_axes(channel_axis, ndim, "channel_axis")
+    axes = tuple(axis for axis in range(ndim) if axis not in channels)
+    return Shared(axes[:1], axes)
+
+
+def of_moments(channel_axis: Any, ndim: int) -> Shared:
+    """Return the same for moments, which have the sum of the weights."""
+    return of_channels(channel_axis, ndim)._replace(statistic=None)
+
+
+def of_steps(axis: Any, ndim: int) -> Shared:
+    """Return nothing: the steps of a moving norm have no weights."""
+    return Shared((), None)
+
+
+class Counting(NamedTuple):
+    """Checked keywords for missing values and weights.
+
+    Attributes
+    ----------
+    where : array of bool or None
+        Which elements count.
+    weights : array of float64 or None
+        With 0 for what is left out, if a number there is no weight.
+    omit : bool
+        Whether NaN is left out.
+    """
+
+    where: Any
+    weights: Any
+    omit: bool
+
+
+def weighted_input(
+    shared: Callable[[Any, int], Shared],
+    x: Any,
+    axis: Any,
+    where: Any,
+    weights: Any,
+    nan_policy: Any,
+    fill: Any,
+) -> Any:
+    """Return an array in the place of x, whose backend leaves out elements and weights others.
+
+    Parameters
+    ----------
+    shared : callable
+        One of the functions above: it takes `axis` and the number of axes of x.
+    x : array_like
+    axis : int or tuple of int
+        The axes by which the norm is called.
+    where, weights, nan_policy, fill
+        As the caller gave them.
+    """
+    values, counting = checked_counting(shared, x, axis, where, weights, nan_policy, fill)
+    if counting.weights is not None:
+        left = functools.partial(_left, counting.where, values, omit=counting.omit)
+        axes = shared(axis, values.ndim).statistic
+        counting = counting._replace(weights=_in_range(counting.weights, left, values.shape, axes))
+    weighting = Weighting(*counting, *_fills(fill))
+    if counting.where is None and counting.weights is None and not counting.omit:
+        return x
+    return WeightedInput(x, weighting)
+
+
+def checked_counting(
+    shared: Callable[[Any, int], Shared],
+    x: Any,
+    axis: Any,
+    where: Any,
+    weights: Any,
+    nan_policy: Any,
+    fill: Any = None,
+) -> tuple[Any, Counting]:
+    """Return x as an array of NumPy, and the keywords as checked arrays."""
+    policy = check_choice("nan_policy", nan_policy, POLICIES)
+    if type(x) is not np.ndarray and is_on_device(x):
+        keyword = keyword_given(where, weights, nan_policy, fill)
+        raise NotImplementedError(f"{keyword} is not supported on a device")
+    _, x = backend_for(x, "x")
+    keep = _where(where, x.shape)
     if policy == "raise":
-        _check_no_nan(name, x, keep)
-    weights = _weights(others.get("weights"), x, name, arguments, function)
-    left = functools.partial(_left, keep, x, omit=policy == "omit")
+        _check_no_nan(x, keep)
     if weights is not None:
+        weights = _weights(weights, x, shared(axis, x.ndim).own)
+        left = functools.partial(_left, keep, x, omit=policy == "omit")
         weights = _checked_weights(weights, left)
-    if others.get("groups") is not None:
-        from numnorm.norms.labels import by_group  # which imports the functions of batch norm
+    return x, Counting(keep, weights, policy == "omit")
 
-        by_sample = {"where": keep, "weights": weights}
-        return cast(_Result, by_group(function, arguments | others | by_sample))
+
+def keyword_given(where: Any, weights: Any, nan_policy: Any, fill: Any) -> str | None:
+    """Return the first keyword that is not its default, for a message; None if there is none."""
+    if where is not None:
+        return "where"
     if weights is not None:
-        weights = _in_range(weights, left, x.shape, arguments, function)
-    weighting = Weighting(keep, weights, policy == "omit", *_fills(others.get("fill")))
-    if keep is not None or weights is not None or weighting.omit:
-        arguments[name] = WeightedInput(arguments[name], weighting)
-    return function(**arguments)
-
-
-@functools.cache
-def _parameters(function: Callable[..., Any]) -> frozenset[str]:
-    """Return a function's parameters, with the keywords of `**others` that its signature shows."""
-    return frozenset(inspect.signature(function).parameters)
+        return "weights"
+    if nan_policy != "propagate":
+        return "nan_policy"
+    return None if fill is None else "fill"
 
 
 def counted(x: Any) -> WeightedInput:
@@ -78,7 +166,7 @@ def counted(x: Any) -> WeightedInput:
     return x if isinstance(x, WeightedInput) else WeightedInput(x, KEEP_ALL)
 
 
-def _where(value: Any, shape: Shape, name: str) -> Any:
+def _where(value: Any, shape: Shape) -> Any:
     """Return a mask that broadcasts against x; None for None."""
     if value is None:
         return None
@@ -90,7 +178,7 @@ def _where(value: Any, shape: Shape, name: str) -> Any:
     if keep.dtype != np.bool_:
         got = f"got {keep.dtype}: use mask != 0"
         raise TypeError(f"where must have dtype bool, or hold integers 0 and 1, {got}")
-    _check_broadcast("where", keep.shape, shape, name)
+    check_broadcasts("where", keep.shape, shape)
     return keep
 
 
@@ -105,30 +193,21 @@ def _of_zeros_and_ones(mask: Any) -> Any:
     return keep
 
 
-def _check_no_nan(name: str, x: Any, keep: Any) -> None:
+def _check_no_nan(x: Any, keep: Any) -> None:
     """Raise if a value that counts is NaN."""
     missing = np.isnan(x)
     if np.any(missing if keep is None else missing & keep):
-        raise ValueError(f"{name} must not contain NaN, as nan_policy is 'raise'")
+        raise ValueError("x must not contain NaN, as nan_policy is 'raise'")
 
 
-def _weights(
-    value: Any,
-    x: Any,
-    name: str,
-    options: Mapping[str, Any],
-    function: Callable[..., Any],
-) -> Any:
-    """Return weights in float64 that broadcast against x; None for None."""
-    if value is None:
-        return None
-    given = as_plain_array("weights", value)
-    check_float("weights", given.dtype)
-    weights = given.astype(np.float64)
-    own = _own_axes(x.ndim, options, function.__name__.startswith("batch"))
+def _weights(value: Any, x: Any, own: Axes) -> Any:
+    """Return weights in float64 that broadcast against x."""
+    array = as_plain_array("weights", value)
+    check_float("weights", array.dtype)
+    weights = array.astype(np.float64)
     if weights.shape == tuple(x.shape[axis] for axis in own):
         weights = weights.reshape([n if axis in own else 1 for axis, n in enumerate(x.shape)])
-    _check_broadcast("weights", weights.shape, x.shape, name)
+    check_broadcasts("weights", weights.shape, x.shape)
     return weights
 
 
@@ -149,13 +228,7 @@ def _checked_weights(weights: Any, left: Callable[[], Any]) -> Any:
     return weights
 
 
-def _in_range(
-    weights: Any,
-    left: Callable[[], Any],
-    shape: Shape,
-    options: Mapping[str, Any],
-    function: Callable[..., Any],
-) -> Any:
+def _in_range(weights: Any, left: Callable[[], Any], shape: Shape, axes: Axes | None) -> Any:
     """Return weights whose products with squares, and the sums of these, are in range.
 
     The weights of what shares statistics are multiplied by one power of two, if the largest of them
@@ -163,7 +236,6 @@ def _in_range(
     `ddof` but 0, and beyond, W - `ddof` is W. The sums of `batch_moments` and the length of
     `weight_norm` do depend on it, and their weights stay.
     """
-    axes = _statistic_axes(len(shape), options, function.__name__)
     least = np.min(weights, where=weights > 0.0, initial=1.0)
     if axes is None or (least >= 2.0**-32 and np.max(weights, initial=1.0) <= 2.0**64):
         return weights
@@ -173,34 +245,13 @@ def _in_range(
         return np.ldexp(weights, np.clip(exponents, -32, 64) - exponents)
 
 
-def _statistic_axes(ndim: int, options: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
-    """Return axes that hold all elements with one mean; None if the sum of weights is a result."""
-    if name == "batch_moments" or name.startswith("weight"):
-        return None
-    if "axis" in options:
-        return normalized_axes(options["axis"], ndim)
-    alone: tuple[int, ...] = () if name.startswith("batch") else (0,)
-    if not name.startswith("group"):
-        alone += tuple(normalized_axes(options["channel_axis"], ndim, "channel_axis"))
-    return tuple(axis for axis in range(ndim) if axis not in alone)
-
-
-def _own_axes(ndim: int, options: Mapping[str, Any], by_sample: bool) -> tuple[int, ...]:
-    """Return the axes of weights that have no axes to broadcast in: a row's, or the samples'."""
-    if "axis" in options:
-        return normalized_axes(options["axis"], ndim)
-    if not by_sample:
-        return ()
-    channels = normalized_axes(options["channel_axis"], ndim, "channel_axis")
-    return tuple(axis for axis in range(ndim) if axis not in channels)[:1]
-
-
-def _check_broadcast(what: str, shape: Shape, own: Shape, name: str) -> None:
+def check_broadcasts(what: str, shape: Shape, own: Shape) -> None:
+    """Raise unless an array of a shape broadcasts against x, whose shape is `own`."""
     fits = len(shape) <= len(own) and all(
         n in (1, most) for n, most in zip(shape[::-1], own[::-1], strict=False)
     )
     if not fits:
-        raise ValueError(f"{what} must broadcast against {name} of shape {own}, got {shape}")
+        raise ValueError(f"{what} must broadcast against x of shape {own}, got {shape}")
 
 
 def _fills(fill: Any) -> tuple[float, float]:

@@ -1,9 +1,8 @@
 """The norms for arrays of xarray: dimensions by name, coordinates and attributes kept.
 
 The functions of `numnorm` with the same names compute the results. A Dataset is normalized variable
-by variable: those without the named dimensions stay as they are. An array of Dask stays lazy, and
-each chunk is normalized for itself; so a chunk must hold all elements that share statistics, but
-for moving norms.
+by variable: those without the named dimensions stay as they are. An array of Dask, in any chunks,
+stays lazy.
 """
 
 try:
@@ -11,27 +10,11 @@ try:
 except ImportError as error:
     raise ImportError('numnorm.xarray needs xarray: pip install "numnorm[xarray]"') from error
 
-from numnorm.xarray.channels import batch_norm, group_norm, instance_norm
+from numnorm.norms.declared import SPECS
 from numnorm.xarray.moments import batch_moments
-from numnorm.xarray.moving import exponential_norm, moving_norm
-from numnorm.xarray.rows import (
-    ada_norm,
-    layer_norm,
-    rms_norm,
-    standard_normal_variate,
-    weight_norm,
-)
+from numnorm.xarray.norms import by_names
 
-__all__ = [
-    "ada_norm",
-    "batch_moments",
-    "batch_norm",
-    "exponential_norm",
-    "group_norm",
-    "instance_norm",
-    "layer_norm",
-    "moving_norm",
-    "rms_norm",
-    "standard_normal_variate",
-    "weight_norm",
-]
+__all__ = ["batch_moments", *(spec.name for spec in SPECS)]
+__all__.sort()
+
+globals().update({spec.name: by_names(spec, __name__) for spec in SPECS})

@@ -14,7 +14,6 @@ from numnorm.xarray.named_dims import (
     Dims,
     check_chunks,
     check_dims,
-    counting,
     is_lazy,
     names_of,
     parameter,
@@ -77,13 +76,12 @@ def batch_moments(
     axis = axes[0] if len(axes) == 1 else axes
     if isinstance(after, numnorm.Moments) and np.ndim(after.mean) == len(own):
         after = _transposed(after, [channels.index(name) for name in own])
-    arrays, options = counting(where, weights, nan_policy, None)
     given = {
         name: with_axes_of(x, parameter(name, value, x, x.dims))
-        for name, value in arrays.items()
+        for name, value in (("where", where), ("weights", weights))
         if value is not None
     }
-    options = {**options, "channel_axis": axis}
+    options = {"nan_policy": nan_policy, "channel_axis": axis}
     if is_lazy(x):
         check_chunks(x, own)
         total = _of_chunks(x.data, given, options, after)

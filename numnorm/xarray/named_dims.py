@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
 
-import numpy as np
 import xarray as xr
 
-from numnorm.arguments import brief, check_flag, result_dtype
+from numnorm.arguments import brief, check_flag
 from numnorm.array_likes import as_plain_array, is_on_device
-from numnorm.xarray.blocks import Placement, Plan, normalized_block
 
 Labelled = TypeVar("Labelled", bound=xr.DataArray | xr.Dataset)
 Dims = Hashable | Iterable[Hashable]
 Names = tuple[Hashable, ...]
-
-COUNTING = ("where", "weights")
-"""The arrays that say which elements count, and how much."""
-
-
-class Counting(NamedTuple):
-    """Which elements count.
-
-    Attributes
-    ----------
-    arrays : dict
-        `COUNTING` by keyword.
-    options : dict
-        The other arguments.
-    """
-
-    arrays: dict[str, Any]
-    options: dict[str, Any]
 
 
 def names_of(argument: str, dims: Any) -> Names:
@@ -52,8 +31,6 @@ def each_variable(x: Any, dims: Names, keep_attrs: Any, norm: Callable[[xr.DataA
     check_flag("keep_attrs", keep_attrs)
     if isinstance(x, xr.DataArray):
         check_dims(x, dims)
-        if x.size == 0 and is_lazy(x):  # Dask would divide by a length of 0
-            return norm(x.compute()).chunk(x.chunksizes)
         return norm(x)
     if not isinstance(x, xr.Dataset):
         raise TypeError(
@@ -128,124 +105,6 @@ def with_axes_of(x: xr.DataArray, array: xr.Variable) -> Any:
     return data[tuple(slice(None) if dim in array.dims else None for dim in x.dims)]
 
 
-def counting(where: Any, weights: Any, nan_policy: Any, fill: Any) -> Counting:
-    """Return what says which elements count, as parameters and as options of a function."""
-    options = {} if nan_policy == "propagate" else {"nan_policy": nan_policy}
-    options |= {} if fill is None else {"fill": fill}
-    return Counting({"where": where, "weights": weights}, options)
-
-
-def apply(
-    function: Callable[..., Any],
-    x: xr.DataArray,
-    parameters: Mapping[str, Any],
-    options: Mapping[str, Any],
-    *,
-    core: Names,
-    usual: Names,
-    keep_attrs: bool,
-    order: Names | None = None,
-    merged: int | None = None,
-    advice: str = "",
-) -> xr.DataArray:
-    """Return a norm of x.
-
-    Parameters
-    ----------
-    function : callable
-        The norm of numnorm.
-    x : DataArray
-    parameters : mapping
-        The parameters by keyword, as the caller gave them, `where` and `weights` among them. None
-        is left out.
-    options : mapping
-        The other arguments of the function.
-    core : tuple
-        The dimensions whose elements share statistics: a chunk holds them whole.
-    usual : tuple
-        The dimensions of a parameter that is a plain array, in the order of its axes; a plain
-        mask or weights have those of x.
-    keep_attrs : bool
-        Whether the result has the attributes of x.
-    order : tuple, optional
-        The order of the dimensions in which the function gets them. Default: that of x.
-    merged : int, optional
-        The number of first dimensions in this order that the function gets as one axis.
-    advice : str
-        What else to do about a dimension with several chunks.
-    """
-    order = x.dims if order is None else order
-    core = tuple(dim for dim in x.dims if dim in core)
-    handed = tuple(dim for dim in x.dims if dim not in core) + core
-    given = {
-        name: parameter(name, value, x, x.dims if name in COUNTING else usual)
-        for name, value in parameters.items()
-        if value is not None
-    }
-    lazy = is_lazy(x) or any(map(is_lazy, given.values()))
-    if any(math.isnan(size) for size in x.shape):
-        raise ValueError(f"x must have chunks of known lengths, got {x.shape}: use .compute()")
-    check_chunks(x, core, advice)
-    placements = tuple(
-        Placement(
-            name,
-            tuple(dim in array.dims for dim in core),
-            name not in COUNTING and set(array.dims) == set(usual),
-        )
-        for name, array in given.items()
-    )
-    plan = Plan(
-        function,
-        options,
-        tuple(handed.index(dim) for dim in order),
-        merged,
-        _axes(order, usual, merged),
-        placements,
-        lazy,
-    )
-    if lazy and len(core) < len(handed):
-        # Without elements: wrong arguments are an error now, not when the result is computed.
-        emptied = [_without_elements(array, core) for array in (x.variable, *given.values())]
-        _blockwise(plan, emptied[0], emptied[1:], core, keep_attrs)
-    whole = [_whole(array, core) for array in given.values()]
-    result: xr.DataArray = _blockwise(plan, x, whole, core, keep_attrs)
-    return result.transpose(*x.dims)
-
-
-def _blockwise(
-    plan: Plan, x: Any, parameters: list[xr.Variable], core: Names, keep_attrs: bool
-) -> Any:
-    own = [[dim for dim in core if dim in array.dims] for array in parameters]
-    return xr.apply_ufunc(
-        normalized_block,
-        x,
-        *parameters,
-        input_core_dims=[core, *own],
-        output_core_dims=[core],
-        kwargs={"plan": plan},
-        dask="parallelized",
-        output_dtypes=[result_dtype("x", x.dtype)],
-        keep_attrs=keep_attrs,
-    )
-
-
-def _without_elements(array: xr.Variable, core: Names) -> xr.Variable:
-    """Return an array in memory whose dimensions have length 0 if they are no core dimensions.
-
-    A parameter with core dimensions alone has elements: ones, which every norm takes.
-    """
-    shape = [size if dim in core else 0 for dim, size in array.sizes.items()]
-    return xr.Variable(array.dims, np.ones(shape, array.dtype))
-
-
-def _axes(order: Names, dims: Names, merged: int | None) -> tuple[int, ...]:
-    """Return the axes of dimensions in this order; the first `merged` axes count as one."""
-    axes = [axis for axis, dim in enumerate(order) if dim in dims]
-    if merged is not None:
-        axes = sorted({max(axis - merged + 1, 0) for axis in axes})
-    return tuple(axes)
-
-
 def check_chunks(x: xr.DataArray, core: Names, advice: str = "") -> None:
     """Raise if x is divided along a dimension."""
     for dim in core:
@@ -255,9 +114,3 @@ def check_chunks(x: xr.DataArray, core: Names, advice: str = "") -> None:
                 f"x must have one chunk along {dim!r}, got "
                 f"{chunks}: use x.chunk({{{dim!r}: -1}}){advice}"
             )
-
-
-def _whole(array: Any, core: Names) -> Any:
-    """Return a parameter with one chunk along each core dimension."""
-    divided = {d: -1 for d in core if len(array.chunksizes.get(d, ())) > 1}
-    return array.chunk(divided) if divided else array

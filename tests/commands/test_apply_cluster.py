@@ -14,7 +14,7 @@ from array_files import apply, bits, draw, load, save, snapshot
 
 import numnorm
 from numnorm.commands.apply import cluster, statistics
-from numnorm.norms.batch_parts import block_moments
+from numnorm.norms.batch import block_moments
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of its own threads and sockets

@@ -74,7 +74,7 @@ class Data:
             "where": {"where": self.mask},
             "weights": {"weights": self.weights},
             "nan_policy": {"nan_policy": "omit"},
-            "groups": {"groups": self.labels},
+            "labels": {"labels": self.labels},
         }[kind]
         x = self.holed if kind == "nan_policy" else self.x
         arrays = "where", "weights"
@@ -89,7 +89,7 @@ class Data:
 def kinds_of(norm: str) -> list[str]:
     """Return the kinds of keywords that a norm takes beside its own."""
     weights = [] if norm in MOVING else ["weights"]
-    labels = ["groups"] if norm == "batch_norm" else []
+    labels = ["labels"] if norm == "batch_norm" else []
     return ["plain", "where", *weights, "nan_policy", *labels]
 
 

@@ -20,7 +20,7 @@ from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.apply.methods import Job
 from numnorm.commands.apply.statistics import merged_statistics, part_moments
 from numnorm.commands.errors import CommandError, one_line, require
-from numnorm.norms.batch_parts import block_moments
+from numnorm.norms.batch import block_moments
 
 _TIMEOUT = 8
 """Seconds to reach the scheduler."""

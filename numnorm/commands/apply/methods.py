@@ -11,7 +11,7 @@ import numnorm
 from numnorm.commands.apply.blocks import Box, lengths
 from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.errors import CommandError, one_line
-from numnorm.norms.moving_parts import steps_around
+from numnorm.norms.moving import steps_around
 
 STATISTICS = ("statistics", "save_statistics")
 """The options that name a file of statistics."""

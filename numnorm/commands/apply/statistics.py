@@ -15,7 +15,7 @@ from numnorm.backends.contract.backend import BlockMoments
 from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.errors import CommandError, one_line
 from numnorm.commands.wholefile import appearing
-from numnorm.norms.batch_parts import folded_moments
+from numnorm.norms.batch import folded_moments
 
 
 def save_statistics(path: Path, mean: Array, variance: Array) -> None:

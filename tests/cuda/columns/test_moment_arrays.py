@@ -9,7 +9,7 @@ from simulated_target import Kernel
 
 import numnorm
 from numnorm import Moments, batch_moments
-from numnorm.norms.moments import stream_step
+from numnorm.norms.batch import stream_step
 
 # A shape with its channel axis: plain, channels first, last and foremost, whole and ragged.
 PLACES = {
