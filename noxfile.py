@@ -261,7 +261,7 @@ def sass(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def sass_all(session: nox.Session) -> None:
-    """Do the same for every kernel, and for several GPUs."""
+    """Do the same for every kernel and several GPUs; write a table to `build/gpu_kernels.md`."""
     check_machine_code(session, "sass")
 
 

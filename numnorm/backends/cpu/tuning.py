@@ -1,7 +1,7 @@
 """The thresholds of the CPU kernels, each named by what it decides.
 
 They only affect speed, except the ones that say how sums are grouped: those affect rounding. The
-measurements behind them are in ``docs/performance/log.md``.
+measurements behind them are in ``docs/performance/log``.
 """
 
 # Threads. Work is in bytes that a call reads and writes, or that take as long.

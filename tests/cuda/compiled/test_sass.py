@@ -74,6 +74,18 @@ def test_no_kernel_has_atomic_operations(capability, sampled):
         assert matching(found["operations"], "ATOM", "RED") == 0, name
 
 
+@pytest.mark.slow
+def test_table_has_every_kernel(pytestconfig):
+    """The table also lies in `build/gpu_kernels.md`, to compare it before and after a change."""
+    tables = {capability: compiled(capability, False) for capability in CAPABILITIES}
+    path = pytestconfig.rootpath / "build" / "gpu_kernels.md"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(sass_kernels.markdown(tables), "utf-8")
+    rows = [line.split("|")[1:3] for line in path.read_text("utf-8").splitlines() if "|" in line]
+    listed = [(name.strip(), capability.strip()) for name, capability in rows[2:]]
+    assert listed == [(name, capability) for capability in tables for name in tables[capability]]
+
+
 @ON_EACH
 def test_kernels_of_users_hold_rows_in_registers(capability, sampled):
     found = {

@@ -1,7 +1,7 @@
 """Every kind of kernel, compiled for one compute capability: ``python sass_kernels.py 9.0``.
 
 It prints JSON: for each kernel its resources from ptxas and the counts of its operations. With
-several capabilities and ``--markdown FILE`` it writes the table of the documentation.
+``--markdown FILE`` it writes a table, as `nox -s sass_all` does to ``build/gpu_kernels.md``.
 """
 
 import argparse
@@ -462,7 +462,7 @@ def wide(operations, prefix):
 
 
 def markdown(tables):
-    """Return the table of the documentation."""
+    """Return the reports as a page with one table."""
     from rich.box import MARKDOWN
     from rich.console import Console
     from rich.table import Table
