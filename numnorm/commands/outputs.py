@@ -70,9 +70,9 @@ def appearing(path: Path) -> Iterator[BinaryIO]:
     check_writable(path)
     with signals_raise(), ExitStack() as stack:
         with alone_in(writable_directory(path)):
-            left = claimed(path, stack)
+            left = _claimed(path, stack)
             file = stack.enter_context(replacing(path, unchanged=True))
-        remove_leftovers(left)
+        _remove_leftovers(left)
         yield file
 
 
@@ -225,13 +225,13 @@ def appearing_directory(path: Path, resume: bool) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     with signals_raise(), ExitStack() as stack:
         with alone_in(target.parent):
-            left = claimed(path, stack)
+            left = _claimed(path, stack)
             before = identity(target)
             goes_on = resume and bool(left) and not left[0].has_ended
             work = left.pop(0) if goes_on else _made(target, stack)
         keep = resume
         try:
-            remove_leftovers(left)
+            _remove_leftovers(left)
             yield work.place
             _settle(work.place / NEW)
             if identity(target) != before:
@@ -273,7 +273,7 @@ def is_begun(path: Path) -> bool:
         If another process is writing to `path`.
     """
     with alone_in(Path(os.path.realpath(path)).parent), ExitStack() as stack:
-        return bool(claimed(path, stack))
+        return bool(_claimed(path, stack))
 
 
 class Temporary:
@@ -321,7 +321,7 @@ class Temporary:
             self.path.rmdir()  # which never removes anything but an empty one
 
 
-def claimed(path: Path, stack: ExitStack) -> list[Temporary]:
+def _claimed(path: Path, stack: ExitStack) -> list[Temporary]:
     """Open and lock the temporary directories of an output that processes have left.
 
     An old output that they had moved aside is put back.
@@ -366,8 +366,8 @@ def claimed(path: Path, stack: ExitStack) -> list[Temporary]:
     return found
 
 
-def remove_leftovers(left: list[Temporary]) -> None:
-    """Remove what `claimed` found, and log it.
+def _remove_leftovers(left: list[Temporary]) -> None:
+    """Remove what `_claimed` found, and log it.
 
     Parameters
     ----------

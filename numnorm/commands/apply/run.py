@@ -125,6 +125,118 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
             save_statistics(saving, *statistics)
 
 
+class _Plan:
+    """The sizes of boxes: within the size of a block, and of whole chunks."""
+
+    def __init__(self, source: Source, dtype: np.dtype[Any], block_size: float | None) -> None:
+        self.source = source
+        # Integers take more memory as floats than in the file.
+        self.itemsize = max(source.dtype.itemsize, dtype.itemsize)
+        self.budget = int((block_size or BLOCK_SIZE) * 2**20) // self.itemsize
+        self.limit = (
+            self.budget
+            if block_size
+            else max(self.budget, _LARGEST_BLOCK_MIB * 2**20 // self.itemsize)
+        )
+
+    def box_lengths(
+        self, cuttable: list[tuple[int, int]], target: Target | None = None
+    ) -> list[int]:
+        """Return the lengths of boxes that cut no chunk of the target.
+
+        They cut none of the source either, if that fits.
+        """
+        shape = self.source.shape
+        cuttable = sorted(cuttable, reverse=self.source.fortran)
+        finest = math.prod(box_lengths(shape, cuttable, 1))  # what the norm needs at once
+        needed = aligned(cuttable, None if target is None else target.chunks)
+        both = box_lengths(shape, aligned(needed, self.source.chunks), self.budget)
+        if math.prod(both) <= self.budget:
+            return both
+        # For smaller boxes a chunk of the source would be decompressed again and again.
+        row = math.prod(box_lengths(shape, aligned(cuttable, self.source.chunks), 1))
+        lengths = box_lengths(shape, needed, max(self.budget, min(row, self.limit)))
+        size = math.prod(lengths)
+        if size > max(self.limit, finest):
+            least = math.ceil(size * self.itemsize / 2**20)
+            assert target is not None
+            raise CommandError(
+                f"chunks of {target.chunks} make blocks of {least} MiB: give --block-size {least}, "
+                "or other --chunks"
+            )
+        return lengths
+
+
+def _layout(job: Job, source: Source, arguments: Namespace) -> Layout:
+    """Return what the output is to be like."""
+    dtype = source.dtype.newbyteorder("=") if source.dtype.kind == "f" else np.dtype(np.float64)
+    most = min(_CHUNK, int((arguments.block_size or BLOCK_SIZE) * 2**20))
+    chunks = box_lengths(source.shape, job.cuttable_axes(), most // dtype.itemsize)
+    every = [(axis, 1) for axis in range(len(chunks))]
+    default = box_lengths(chunks, every, _LARGEST_CHUNK // dtype.itemsize)
+    return Layout(
+        source,
+        dtype,
+        tuple(max(1, length) for length in default),
+        tuple(arguments.chunks) if arguments.chunks else None,
+        arguments.compression,
+        arguments.zarr_format,
+    )
+
+
+def _with_statistics(job: Job, mean: Array, variance: Array) -> Job:
+    """Return batch norm with statistics of the whole array, so that it can run in parts."""
+    running = {"running_mean": mean, "running_var": variance, "training": False}
+    return replace(job, options={**job.options, **running})
+
+
+@contextmanager
+def _runner(source: Source, arguments: Namespace) -> Iterator[Any]:
+    """Connect to the cluster, if there is one."""
+    if arguments.scheduler is None:
+        yield Here(source)
+        return
+    with _connected(arguments.scheduler, arguments.input) as cluster:
+        yield cluster
+
+
+@contextmanager
+def _connected(address: str, source: str) -> Iterator[Cluster]:
+    """Connect to a scheduler.
+
+    Parameters
+    ----------
+    address : str
+        Its address, such as ``tcp://host:8786``.
+    source : str
+        The path of the input, which all workers can read.
+
+    Yields
+    ------
+    Cluster
+        The cluster.
+
+    Raises
+    ------
+    CommandError
+        If it cannot be reached, or is lost.
+    """
+    distributed = require("distributed", "dask")
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    file, inside, name = source.partition("::")
+    try:
+        client = distributed.Client(address, timeout=_TIMEOUT, set_as_default=False)
+    except Exception as error:  # an address that is not valid raises more than ValueError
+        raise CommandError(
+            f"the scheduler {address} cannot be reached: {one_line(error)}"
+        ) from error
+    with client, client.as_current():
+        try:
+            yield Cluster(client, f"{os.path.realpath(file)}{inside}{name}")
+        except (distributed.KilledWorker, distributed.CancelledError, TimeoutError) as error:
+            raise CommandError(f"the cluster at {address} failed: {one_line(error)}") from error
+
+
 class Here:
     """Works on the boxes in this process, in order.
 
@@ -210,83 +322,6 @@ class Here:
 def _write(target: Target, number: int, box: Box, values: Array) -> tuple[int, int]:
     target.write(box, values)
     return number, values.size
-
-
-@contextmanager
-def _runner(source: Source, arguments: Namespace) -> Iterator[Any]:
-    """Connect to the cluster, if there is one."""
-    if arguments.scheduler is None:
-        yield Here(source)
-        return
-    from numnorm.commands.apply.run import connected
-
-    with connected(arguments.scheduler, arguments.input) as cluster:
-        yield cluster
-
-
-class _Plan:
-    """The sizes of boxes: within the size of a block, and of whole chunks."""
-
-    def __init__(self, source: Source, dtype: np.dtype[Any], block_size: float | None) -> None:
-        self.source = source
-        # Integers take more memory as floats than in the file.
-        self.itemsize = max(source.dtype.itemsize, dtype.itemsize)
-        self.budget = int((block_size or BLOCK_SIZE) * 2**20) // self.itemsize
-        self.limit = (
-            self.budget
-            if block_size
-            else max(self.budget, _LARGEST_BLOCK_MIB * 2**20 // self.itemsize)
-        )
-
-    def box_lengths(
-        self, cuttable: list[tuple[int, int]], target: Target | None = None
-    ) -> list[int]:
-        """Return the lengths of boxes that cut no chunk of the target.
-
-        They cut none of the source either, if that fits.
-        """
-        shape = self.source.shape
-        cuttable = sorted(cuttable, reverse=self.source.fortran)
-        finest = math.prod(box_lengths(shape, cuttable, 1))  # what the norm needs at once
-        needed = aligned(cuttable, None if target is None else target.chunks)
-        both = box_lengths(shape, aligned(needed, self.source.chunks), self.budget)
-        if math.prod(both) <= self.budget:
-            return both
-        # For smaller boxes a chunk of the source would be decompressed again and again.
-        row = math.prod(box_lengths(shape, aligned(cuttable, self.source.chunks), 1))
-        lengths = box_lengths(shape, needed, max(self.budget, min(row, self.limit)))
-        size = math.prod(lengths)
-        if size > max(self.limit, finest):
-            least = math.ceil(size * self.itemsize / 2**20)
-            assert target is not None
-            raise CommandError(
-                f"chunks of {target.chunks} make blocks of {least} MiB: give --block-size {least}, "
-                "or other --chunks"
-            )
-        return lengths
-
-
-def _layout(job: Job, source: Source, arguments: Namespace) -> Layout:
-    """Return what the output is to be like."""
-    dtype = source.dtype.newbyteorder("=") if source.dtype.kind == "f" else np.dtype(np.float64)
-    most = min(_CHUNK, int((arguments.block_size or BLOCK_SIZE) * 2**20))
-    chunks = box_lengths(source.shape, job.cuttable_axes(), most // dtype.itemsize)
-    every = [(axis, 1) for axis in range(len(chunks))]
-    default = box_lengths(chunks, every, _LARGEST_CHUNK // dtype.itemsize)
-    return Layout(
-        source,
-        dtype,
-        tuple(max(1, length) for length in default),
-        tuple(arguments.chunks) if arguments.chunks else None,
-        arguments.compression,
-        arguments.zarr_format,
-    )
-
-
-def _with_statistics(job: Job, mean: Array, variance: Array) -> Job:
-    """Return batch norm with statistics of the whole array, so that it can run in parts."""
-    running = {"running_mean": mean, "running_var": variance, "training": False}
-    return replace(job, options={**job.options, **running})
 
 
 class Cluster:
@@ -386,43 +421,6 @@ class Cluster:
             # They would write to a directory that is about to be removed.
             wait(list(numbers), timeout=_ENDING)
             raise
-
-
-@contextmanager
-def connected(address: str, source: str) -> Iterator[Cluster]:
-    """Connect to a scheduler.
-
-    Parameters
-    ----------
-    address : str
-        Its address, such as ``tcp://host:8786``.
-    source : str
-        The path of the input, which all workers can read.
-
-    Yields
-    ------
-    Cluster
-        The cluster.
-
-    Raises
-    ------
-    CommandError
-        If it cannot be reached, or is lost.
-    """
-    distributed = require("distributed", "dask")
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    file, inside, name = source.partition("::")
-    try:
-        client = distributed.Client(address, timeout=_TIMEOUT, set_as_default=False)
-    except Exception as error:  # an address that is not valid raises more than ValueError
-        raise CommandError(
-            f"the scheduler {address} cannot be reached: {one_line(error)}"
-        ) from error
-    with client, client.as_current():
-        try:
-            yield Cluster(client, f"{os.path.realpath(file)}{inside}{name}")
-        except (distributed.KilledWorker, distributed.CancelledError, TimeoutError) as error:
-            raise CommandError(f"the cluster at {address} failed: {one_line(error)}") from error
 
 
 def _in_order(results: Iterator[tuple[int, Any]]) -> Iterator[Any]:

@@ -283,9 +283,9 @@ def created(
         try:
             with _one_line(path):
                 if name in new:
-                    remove(new, name)
+                    _remove_dataset(new, name)
                 kept = layout.like.data if isinstance(layout.like, Dataset) else None
-                data = create(new, name, layout, kept)
+                data = _create_dataset(new, name, layout, kept)
             yield Dataset(data, path, stream), Journal()
         except BaseException:
             with contextlib.suppress(Exception):
@@ -370,7 +370,7 @@ def _one_line(path: str) -> Iterator[None]:
         raise CommandError(f"{path}: {reason}") from error
 
 
-def create(file: Any, name: str, layout: Layout, kept: Any) -> Any:
+def _create_dataset(file: Any, name: str, layout: Layout, kept: Any) -> Any:
     """Create a dataset.
 
     Parameters
@@ -427,7 +427,7 @@ def create(file: Any, name: str, layout: Layout, kept: Any) -> Any:
     return data
 
 
-def remove(file: Any, name: str) -> None:
+def _remove_dataset(file: Any, name: str) -> None:
     """Remove a dataset, also from what its dimension scales know of it.
 
     Parameters

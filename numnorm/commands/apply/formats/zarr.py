@@ -244,7 +244,7 @@ def created(
         if not (resume and journal.go_on(request, path)):
             shutil.rmtree(work / NEW, ignore_errors=True)
             kept = layout.like.array if isinstance(layout.like, ZarrArray) else None
-            create(work / NEW, path, layout, kept)
+            _create_array(work / NEW, path, layout, kept)
             journal.begin(request)
         yield writable(work / NEW, path), journal
 
@@ -291,7 +291,7 @@ async def _others() -> None:
 
 def _open(path: str, mode: str) -> Any:
     try:
-        with without_warnings():
+        with _without_warnings():
             return zarr.open(path, mode=mode)
     except FileNotFoundError as error:
         raise CommandError(f"{path} is no array of Zarr") from error
@@ -304,7 +304,7 @@ def _open(path: str, mode: str) -> Any:
 
 
 def _arrays(group: Any) -> list[str]:
-    with without_warnings():
+    with _without_warnings():
         members = group.members(max_depth=None)
     return [name for name, member in members if isinstance(member, zarr.Array)]
 
@@ -315,7 +315,7 @@ def _holds_array(directory: Path) -> bool:
     )
 
 
-def create(directory: Path, path: str, layout: Layout, kept: Any) -> None:
+def _create_array(directory: Path, path: str, layout: Layout, kept: Any) -> None:
     """Create an array.
 
     Parameters
@@ -362,7 +362,7 @@ def create(directory: Path, path: str, layout: Layout, kept: Any) -> None:
         pairs = zip(options["chunks"], shape, strict=True)
         options["chunks"] = tuple(min(chunk, max(1, length)) for chunk, length in pairs)
     try:
-        with without_warnings():
+        with _without_warnings():
             zarr.create_array(
                 directory, shape=shape, dtype=layout.dtype, zarr_format=version, **options
             )
@@ -402,7 +402,7 @@ def _group_format(directory: Path) -> int | None:
 
 
 @contextmanager
-def without_warnings() -> Iterator[None]:
+def _without_warnings() -> Iterator[None]:
     """Keep what zarr says about extensions of the format from the user.
 
     Yields
