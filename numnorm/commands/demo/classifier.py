@@ -113,7 +113,8 @@ class Classifier:
 
     def _backward(self, dy: Array) -> None:
         for index in reversed(range(len(self.weights))):
-            (weight, dweight), x = self.weights[index], self._inputs[index]
+            weight, dweight = self.weights[index]
+            x = self._inputs[index]
             dy = self.norms[index].backward(dy)
             np.matmul(x.T, dy, out=dweight)
             if index:

@@ -116,5 +116,6 @@ def digits(seed: int) -> classifier.Data:
     """
     images, labels = require("sklearn.datasets").load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(images))
-    images, labels = (images[order] / 16).astype(np.float32), labels[order]
+    images = (images[order] / 16).astype(np.float32)
+    labels = labels[order]
     return (images[VALIDATION:], labels[VALIDATION:]), (images[:VALIDATION], labels[:VALIDATION])

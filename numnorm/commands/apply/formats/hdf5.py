@@ -498,5 +498,6 @@ def _kept(data: Any) -> dict[str, Any]:
         for number in range(created_with.get_nfilters()):
             code, _, values, _ = created_with.get_filter(number)
             if code >= h5py.h5z.FILTER_RESERVED:  # a plugin
-                options["compression"], options["compression_opts"] = code, tuple(values)
+                options["compression"] = code
+                options["compression_opts"] = tuple(values)
     return options

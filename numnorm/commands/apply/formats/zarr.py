@@ -382,7 +382,8 @@ def _kept(array: Any, layout: Layout) -> dict[str, Any]:
         separator = {"name": "v2", "separator": metadata.dimension_separator}
         options["chunk_key_encoding"] = separator
     if layout.chunks is None:
-        options["chunks"], options["shards"] = array.chunks, array.shards
+        options["chunks"] = array.chunks
+        options["shards"] = array.shards
     if all(map(_is_lossless, array.compressors)):
         options["compressors"] = array.compressors or None
     options["filters"] = [codec for codec in array.filters or () if _is_lossless(codec)] or None
