@@ -1,4 +1,4 @@
-"""The norms of ``apply``: the options of each, and where its array may be cut."""
+"""The norms of ``apply``: the options of each, where arrays may be cut, and how a part is done."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 
 import numnorm
-from numnorm.commands.apply.blocks import Box, lengths
+from numnorm import ExponentialState
+from numnorm.commands.apply.boxes import Box, shape_of
 from numnorm.commands.apply.formats.protocol import Array
+<<<<<<< HEAD
 from numnorm.commands.errors import CommandError, one_line
 from numnorm.norms.moving import steps_around
+=======
+from numnorm.commands.apply.journal import Journal
+from numnorm.commands.terminal import CommandError, one_line
+from numnorm.norms.moving import steps_around
+>>>>>>> commands49
 
 STATISTICS = ("statistics", "save_statistics")
 """The options that name a file of statistics."""
@@ -78,7 +85,7 @@ class Job:
         """Whether a part needs the state after the part before it."""
         return self.method == "exponential_norm"
 
-    def cuttable(self) -> list[tuple[int, int]]:
+    def cuttable_axes(self) -> list[tuple[int, int]]:
         """Return the axes along which the array can be normalized in parts.
 
         Returns
@@ -112,11 +119,12 @@ class Job:
         axis = self.time_axis
         if axis is None:
             return box
-        part, steps = box[axis], self.shape[axis]
+        part = box[axis]
+        steps = self.shape[axis]
         around = part.start, part.stop
         if self.method == "moving_norm":
-            window, center = self.options["window"], self.options.get("center", False)
-            around = steps_around(*around, steps, window, center=center)
+            center = self.options.get("center", False)
+            around = steps_around(*around, steps, self.options["window"], center=center)
         elif part.start < self.options.get("initial", 0):
             around = 0, min(steps, max(part.stop, self.options["initial"]))
         return (*box[:axis], slice(*around), *box[axis + 1 :])
@@ -152,7 +160,7 @@ class Job:
         x : ndarray
             The elements of the whole array in what `needed` returns for `box`.
         box : Box
-            A part of the whole array, cut as `cuttable` allows.
+            A part of the whole array, cut as `cuttable_axes` allows.
         out : ndarray
             Where the result goes.
 
@@ -163,7 +171,7 @@ class Job:
         """
         options = dict(self.options)
         channel = self.channel_axis
-        if channel is not None and lengths(box)[channel] < self.shape[channel]:
+        if channel is not None and shape_of(box)[channel] < self.shape[channel]:
             part = box[channel]
             options.update({key: options[key][part] for key in _VECTORS if key in options})
             if "groups" in options:
@@ -196,7 +204,8 @@ class Job:
         CommandError
             With the message of the norm.
         """
-        own, options = self._own(box), dict(self.options)
+        own = self._own(box)
+        options = dict(self.options)
         initial = options.pop("initial", 0)
         after = self._call(x[own], options, "_step", state=state, out=out)[1]
         if box[self.time_axis or 0].start < initial:
@@ -221,3 +230,59 @@ class Job:
             return getattr(numnorm, self.method + kind)(x, **options, **more)
         except (ValueError, TypeError) as error:
             raise CommandError(one_line(error)) from error
+
+
+class Stream:
+    """A job whose boxes come in order, along time without others between them.
+
+    Parameters
+    ----------
+    job : Job
+        The norm with its options.
+    journal : Journal
+        It keeps the states for a later run.
+    first : int
+        The number of the first box that comes; a run before has written those before it.
+    """
+
+    def __init__(self, job: Job, journal: Journal, first: int) -> None:
+        self.job = job
+        self.journal = journal
+        self.number = first
+        self.state: ExponentialState | None = None
+
+    def needed(self, box: Box) -> Box:
+        """Return the part of the array from which the result in a part of it follows.
+
+        Parameters
+        ----------
+        box : Box
+            The part of the result.
+
+        Returns
+        -------
+        Box
+            As `Job.needed`.
+        """
+        return self.job.needed(box)
+
+    def normalize(self, x: Array, box: Box, out: Array) -> None:
+        """Normalize the next part, as `Job.normalize`.
+
+        Parameters
+        ----------
+        x : ndarray
+            The elements of the whole array in what `needed` returns for `box`.
+        box : Box
+            The part.
+        out : ndarray
+            Where the result goes.
+        """
+        if box[self.job.time_axis or 0].start == 0:
+            self.state = None
+        elif self.state is None:
+            self.state = ExponentialState(**self.journal.load_state(self.number - 1))
+        self.state = self.job.step(x, box, self.state, out)
+        # Before the box is written: a run that goes on behind it finds the state.
+        self.journal.save_state(self.number, self.state._asdict())
+        self.number += 1
