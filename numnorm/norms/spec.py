@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -114,6 +115,14 @@ class NormSpec(NamedTuple):
     def name(self) -> str:
         """The name of the public function."""
         return self.function.__name__
+
+    @property
+    def example_arguments(self) -> dict[str, Any]:
+        """The arguments of the example after x, by name."""
+        call: Any = ast.parse(f"f({self.example.options})", mode="eval").body
+        names = list(inspect.signature(self.function).parameters)[1:]
+        arguments = dict(zip(names, map(ast.literal_eval, call.args), strict=False))
+        return arguments | {each.arg: ast.literal_eval(each.value) for each in call.keywords}
 
     @property
     def axis(self) -> str:

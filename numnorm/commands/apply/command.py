@@ -13,10 +13,11 @@ import numnorm
 from numnorm.commands.apply.formats import format_of, name_of
 from numnorm.commands.apply.formats.npy import read_array
 from numnorm.commands.apply.formats.protocol import Source
-from numnorm.commands.apply.methods import MOVING, NEEDED, OPTIONS, STATISTICS, Job
+from numnorm.commands.apply.methods import ARRAYS, MOVING, NEEDED, OPTIONS, STATISTICS, Job
 from numnorm.commands.apply.run import BLOCK_SIZE, apply
 from numnorm.commands.outputs import check_file, is_begun
 from numnorm.commands.terminal import CommandError, CommandParser
+from numnorm.derived import parameter_texts, parameters_of
 
 _DESCRIPTION = """\
 Normalize the array in INPUT and write the result to OUTPUT. Each is an .npy file, a directory of
@@ -123,33 +124,60 @@ def _parser() -> CommandParser:
     return parser
 
 
+_POLICIES = "propagate", "omit", "raise"
+_DESCRIBED: dict[str, dict[str, Any]] = {
+    "gamma": {"metavar": "FILE", "help": "gain, an .npy file (default: 1)"},
+    "beta": {"metavar": "FILE", "help": "bias, an .npy file (default: 0)"},
+    "axis": {"type": int, "nargs": "+", "help": "axes to normalize over (default: -1)"},
+    "channel_axis": {"metavar": "AXIS", "help": "default: 1"},
+    "groups": {"help": "number of groups of channels"},
+    "eps": {"help": "default: that of the function"},
+    "nan_policy": {"choices": _POLICIES, "help": "default: propagate"},
+    "scale": {"type": float, "help": "C of ada_norm (default: 1)"},
+    "k": {"help": "k of ada_norm (default: 0.1)"},
+    "ddof": {
+        "help": "of ada_norm and standard_normal_variate: the variance is over N - DDOF "
+        "(default: 0)"
+    },
+    "eps_in": {"choices": ("variance", "std"), "help": "default: variance"},
+    "window": {"metavar": "STEPS", "help": "of moving_norm"},
+    "center": {"help": "around their steps"},
+    "min_window": {"metavar": "STEPS", "help": "default: 1"},
+    "subtract_mean": {"help": "moving_norm: divide by the root mean square alone"},
+    "alpha": {"help": "of exponential_norm: the weight of a new step"},
+    "adjust": {"help": "exponential_norm: weights are not divided by their sum"},
+    "initial": {"metavar": "STEPS", "help": "of exponential_norm"},
+}
+"""What the help says of options, and their types where the signatures leave a choice."""
+
+_TYPES = {"Integer": int, "Number": float, "float": float}
+
+
 def _add_norms(parser: CommandParser) -> None:
     norms = parser.add_argument_group("options of the norms (a norm takes only its own)")
-    norms.add_argument("--gamma", type=Path, metavar="FILE", help="gain, an .npy file (default: 1)")
-    norms.add_argument("--beta", type=Path, metavar="FILE", help="bias, an .npy file (default: 0)")
-    norms.add_argument("--axis", type=int, nargs="+", help="axes to normalize over (default: -1)")
-    norms.add_argument("--channel-axis", type=int, metavar="AXIS", help="default: 1")
-    norms.add_argument("--groups", type=int, help="number of groups of channels")
-    norms.add_argument("--eps", type=float, help="default: that of the function")
-    norms.add_argument(
-        "--nan-policy", choices=("propagate", "omit", "raise"), help="default: propagate"
-    )
-    norms.add_argument("--scale", type=float, help="C of ada_norm (default: 1)")
-    norms.add_argument("--k", type=float, help="k of ada_norm (default: 0.1)")
-    norms.add_argument(
-        "--ddof",
-        type=int,
-        help="of ada_norm and standard_normal_variate: the variance is over N - DDOF (default: 0)",
-    )
-    norms.add_argument("--eps-in", choices=("variance", "std"), help="default: variance")
-    norms.add_argument("--window", type=int, metavar="STEPS", help="of moving_norm")
-    norms.add_argument("--center", action="store_true", default=None, help="around their steps")
-    norms.add_argument("--min-window", type=int, metavar="STEPS", help="default: 1")
-    _add_switch(norms, "--no-subtract-mean", "moving_norm: divide by the root mean square alone")
+    signatures = {
+        name: parameters_of(getattr(numnorm, method))[name]
+        for method in reversed(OPTIONS)
+        for name in OPTIONS[method]
+        if name not in STATISTICS
+    }
+    for name in {**_DESCRIBED, **signatures}:
+        described = dict(_DESCRIBED.get(name, {}))
+        parameter = signatures[name]
+        kind = str(parameter.annotation)
+        if name in ARRAYS:
+            described = {"type": Path, "metavar": "FILE", "help": "an .npy file", **described}
+        elif kind == "bool" and "type" not in described:
+            is_on = parameter.default is True
+            action = {"action": "store_const", "const": not is_on, "dest": name}
+            norms.add_argument(_flag(name, switch=is_on), **action, **described)
+            continue
+        elif "choices" not in described:
+            described = {"type": _TYPES.get(kind.partition(" ")[0], float), **described}
+        if "help" not in described:
+            described["help"] = _first_words(name)
+        norms.add_argument(_flag(name), **described)
     _add_switch(norms, "--no-scale", "moving_norm: subtract the mean alone")
-    norms.add_argument("--alpha", type=float, help="of exponential_norm: the weight of a new step")
-    _add_switch(norms, "--no-adjust", "exponential_norm: weights are not divided by their sum")
-    norms.add_argument("--initial", type=int, metavar="STEPS", help="of exponential_norm")
     statistics = norms.add_mutually_exclusive_group()
     statistics.add_argument(
         "--statistics",
@@ -163,6 +191,14 @@ def _add_norms(parser: CommandParser) -> None:
         metavar="FILE",
         help="where to write the statistics of INPUT",
     )
+
+
+def _first_words(option: str) -> str:
+    """Return the norms that have an option, and the first sentence that one says of it."""
+    methods = [method for method, options in OPTIONS.items() if option in options]
+    text = parameter_texts(getattr(numnorm, methods[0])).get(option, "").partition("\n")[2]
+    sentence = " ".join(text.split()).partition(". ")[0].removesuffix(".")
+    return f"of {', '.join(methods)}: {sentence}".replace("%", "%%")
 
 
 def _add_switch(group: Any, flag: str, text: str) -> None:
@@ -192,16 +228,16 @@ def _options(arguments: Namespace) -> dict[str, Any]:
         raise CommandError(
             f"{_flag(name, stated[name] is False)} is not for {arguments.method}, which takes {own}"
         )
-    needed = NEEDED.get(arguments.method)
-    if needed is not None and needed not in stated:
-        raise CommandError(f"{arguments.method} needs {_flag(needed)}")
+    for needed in NEEDED[arguments.method]:
+        if needed not in stated:
+            raise CommandError(f"{arguments.method} needs {_flag(needed)}")
     if arguments.block_size is not None and not 0 < arguments.block_size <= _LARGEST_BLOCK:
         raise CommandError(
             f"--block-size must be positive and at most {_LARGEST_BLOCK:g}, "
             f"got {arguments.block_size:g}"
         )
     options = {name: stated[name] for name in known if name in stated and name not in STATISTICS}
-    for name in {"gamma", "beta"} & options.keys():
+    for name in ARRAYS & options.keys():
         options[name] = read_array(options[name])
     if "axis" in options:
         axes = tuple(options["axis"])

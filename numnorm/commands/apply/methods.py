@@ -11,38 +11,45 @@ import numnorm
 from numnorm import ExponentialState
 from numnorm.commands.apply.boxes import Box, shape_of
 from numnorm.commands.apply.formats.protocol import Array
-<<<<<<< HEAD
-from numnorm.commands.errors import CommandError, one_line
-from numnorm.norms.moving import steps_around
-=======
 from numnorm.commands.apply.journal import Journal
 from numnorm.commands.terminal import CommandError, one_line
+from numnorm.derived import parameters_of
+from numnorm.norms.declared import SPECS
 from numnorm.norms.moving import steps_around
->>>>>>> commands49
+from numnorm.norms.spec import RUNNING_OPTIONS, NormSpec
 
 STATISTICS = ("statistics", "save_statistics")
 """The options that name a file of statistics."""
 
-_WINDOWS = ("window", "center", "min_window", "subtract_mean", "scale")
+_METHODS = {spec.name: spec for spec in SPECS if spec.name != "weight_norm"}
 
-OPTIONS = {
-    "layer_norm": ("gamma", "beta", "axis", "eps", "nan_policy"),
-    "rms_norm": ("gamma", "axis", "eps", "nan_policy"),
-    "ada_norm": ("axis", "scale", "k", "eps", "eps_in", "ddof", "nan_policy"),
-    "standard_normal_variate": ("axis", "ddof", "nan_policy"),
-    "batch_norm": ("gamma", "beta", "channel_axis", "eps", "nan_policy", *STATISTICS),
-    "group_norm": ("gamma", "beta", "groups", "channel_axis", "eps", "nan_policy"),
-    "instance_norm": ("gamma", "beta", "channel_axis", "eps", "nan_policy"),
-    "moving_norm": (*_WINDOWS, "axis", "eps", "nan_policy"),
-    "exponential_norm": ("alpha", "adjust", "initial", "axis", "eps", "nan_policy"),
-}
+
+def _options_of(spec: NormSpec) -> tuple[str, ...]:
+    """Return the keywords of a norm that ``apply`` supports."""
+    of_elements = "x", "out", "where", "weights", "fill", "labels", "statistics"
+    left_out = (*of_elements, *spec.updates, *(RUNNING_OPTIONS if spec.updates else ()))
+    names = tuple(name for name in parameters_of(spec.function) if name not in left_out)
+    return (*names, *STATISTICS) if spec.family == "channels" else names
+
+
+OPTIONS = {name: _options_of(spec) for name, spec in _METHODS.items()}
 """The options of each norm: the keywords that ``apply`` supports, and `STATISTICS`."""
 
-NEEDED = {"group_norm": "groups", "moving_norm": "window", "exponential_norm": "alpha"}
+NEEDED = {
+    name: [
+        option
+        for option, parameter in parameters_of(spec.function).items()
+        if parameter.default is parameter.empty and option != "x"
+    ]
+    for name, spec in _METHODS.items()
+}
 """The options without a default."""
 
-MOVING = ("moving_norm", "exponential_norm")
+MOVING = tuple(n for n, spec in _METHODS.items() if spec.family in ("windows", "decay"))
 """The norms along one axis, in parts of which the results depend on the parts before."""
+
+ARRAYS = {name for spec in SPECS for name in (*spec.parameters, *spec.constants)}
+"""The options that are arrays in files."""
 
 _VECTORS = ("gamma", "beta", "running_mean", "running_var")
 """The keywords with a number for each channel, for norms with channels."""
@@ -83,7 +90,7 @@ class Job:
     @property
     def streams(self) -> bool:
         """Whether a part needs the state after the part before it."""
-        return self.method == "exponential_norm"
+        return _METHODS[self.method].family == "decay"
 
     def cuttable_axes(self) -> list[tuple[int, int]]:
         """Return the axes along which the array can be normalized in parts.
@@ -95,9 +102,9 @@ class Job:
             same results as in the whole array; for batch norm, with given statistics, and for
             moving norms, with what is before the part.
         """
-        if self.method == "batch_norm" or self.time_axis is not None:
+        if _METHODS[self.method].family == "channels" or self.time_axis is not None:
             return [(axis, 1) for axis in range(len(self.shape))]
-        if self.method in ("group_norm", "instance_norm") and self.channel_axis:
+        if _METHODS[self.method].family == "groups" and self.channel_axis:
             channels = self.shape[self.channel_axis]
             groups = self.options.get("groups", channels)
             return [(0, 1), (self.channel_axis, max(1, channels // max(1, groups)))]
@@ -122,7 +129,7 @@ class Job:
         part = box[axis]
         steps = self.shape[axis]
         around = part.start, part.stop
-        if self.method == "moving_norm":
+        if _METHODS[self.method].family == "windows":
             center = self.options.get("center", False)
             around = steps_around(*around, steps, self.options["window"], center=center)
         elif part.start < self.options.get("initial", 0):

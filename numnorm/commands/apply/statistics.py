@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import numpy as np
 
 from numnorm import Moments, batch_moments, stream_step
-from numnorm.array_types import Counting
 from numnorm.backends.contract.backend import BlockMoments
 from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.outputs import appearing
@@ -179,7 +178,7 @@ def part_moments(
     """
     missing = {} if nan_policy == "propagate" else {"nan_policy": nan_policy}
     try:
-        return batch_moments(x, channel_axis=channel_axis, after=after, **cast(Counting, missing))
+        return batch_moments(x, channel_axis=channel_axis, after=after, **missing)
     except ValueError as error:
         raise CommandError(one_line(error)) from error
 

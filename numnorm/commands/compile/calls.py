@@ -21,22 +21,21 @@ import numpy as np
 import numnorm
 from numnorm import rnn
 from numnorm.commands.terminal import CommandError, progress_bar
+from numnorm.derived import parameters_of
+from numnorm.layouts import RowLayout
+from numnorm.norms.declared import SPECS
+from numnorm.norms.spec import COUNTING, NormSpec
 from numnorm.threads import usable_processors
 
-PARAMETERS = {
-    "layer_norm": 2,
-    "rms_norm": 1,
-    "ada_norm": 0,
-    "group_norm": 2,
-    "instance_norm": 2,
-    "weight_norm": 1,
-    "batch_norm": 2,
-}
-"""The number of parameters of each norm."""
+_WITH_KERNELS = {spec.name: spec for spec in SPECS if spec.norm or spec.family == "channels"}
 
-MOVING: dict[str, dict[str, Any]] = {
-    "moving_norm": {"window": 3},
-    "exponential_norm": {"alpha": 0.5},
+PARAMETERS = {name: len(spec.parameters) for name, spec in _WITH_KERNELS.items()}
+"""The number of parameters of each norm of rows or channels."""
+
+MOVING = {
+    spec.name: {n: v for n, v in spec.example_arguments.items() if n != "axis"}
+    for spec in SPECS
+    if spec.family in ("windows", "decay")
 }
 """The norms whose statistics move along an axis, with the options that they need."""
 
@@ -52,8 +51,15 @@ ALONG = (3, 4, 5)
 WIDE = 1200
 """The width of rows that no kernel of narrow rows takes; other rows are as narrow as `ACROSS`."""
 
-_SAME_KERNELS = {"instance_norm": "group_norm"}
-_SAME_FORWARD = (("layer_norm", "group_norm"), ("rms_norm", "weight_norm"), ("ada_norm",))
+_FIRST = {spec.norm: name for name, spec in reversed(_WITH_KERNELS.items()) if spec.norm}
+_SAME_KERNELS = {name: _FIRST[s.norm] for name, s in _WITH_KERNELS.items() if s.norm}
+"""The norm whose kernels a norm has."""
+
+_FORMULAS = {norm.formula: None for norm in _FIRST}
+_SAME_FORWARD = [
+    tuple(name for norm, name in reversed(_FIRST.items()) if norm.formula is formula)
+    for formula in reversed(_FORMULAS)
+]
 """Norms that share their forward kernels where they get no parameters."""
 
 
@@ -132,23 +138,38 @@ def forward(names: Sequence[str], dtype: str, with_parameters: bool, wide: bool)
 def backward(name: str, dtype: str, with_parameters: bool, wide: bool) -> None:
     """Run the backward pass of a norm of rows, with its parameters or without."""
     x, parameters, options = _arguments(name, dtype, with_parameters, wide)
-    statistics = np.ones({"group_norm": (3, 2), "instance_norm": (3, 4)}.get(name, 3))
-    saved = (statistics,) if name in ("rms_norm", "weight_norm") else (statistics, statistics)
-    getattr(numnorm, f"{name}_backward")(x, x, *saved, *parameters[:1], **options)
+    spec = _WITH_KERNELS[name]
+    saved = [np.ones(_layout(spec, x.shape).statistic_shape)] * len(spec.saved)
+    spec.backward(x, x, *saved, *parameters[:1], **options)
 
 
 def _arguments(
     name: str, dtype: str, with_parameters: bool, wide: bool
 ) -> tuple[Any, list[Any], dict[str, Any]]:
     """Return x, the parameters of a norm, and its options."""
-    if name in ("group_norm", "instance_norm"):
-        x = np.ones((3, 4, WIDE) if wide else ALONG, dtype)
-        size = 4
-    else:
-        x = np.ones((3, WIDE) if wide else ACROSS, dtype)
-        size = x.shape[0 if name == "weight_norm" else 1]
-    weight = np.ones(size, dtype) if with_parameters else None
-    return x, [weight] * PARAMETERS[name], {"groups": 2} if name == "group_norm" else {}
+    spec = _WITH_KERNELS[name]
+    channels = (4,) if spec.family == "groups" else ()
+    x = np.ones((3, *channels, WIDE if wide else ACROSS[-1] + len(channels)), dtype)
+    shape = _layout(spec, x.shape).parameter_shape
+    weight = np.ones(shape, dtype) if with_parameters else None
+    return x, [weight] * PARAMETERS[name], _needed(spec)
+
+
+def _layout(spec: NormSpec, shape: tuple[int, ...]) -> RowLayout:
+    """Return the rows of an array."""
+    assert spec.row_call is not None
+    defaults = {
+        name: parameter.default
+        for name, parameter in parameters_of(spec.backward).items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in (*COUNTING, "out")
+    }
+    return spec.row_call(shape, **defaults | _needed(spec)).layout
+
+
+def _needed(spec: NormSpec) -> dict[str, Any]:
+    """Return the options of a norm of rows that have no default."""
+    needed = [n for n, p in parameters_of(spec.function).items() if p.default is p.empty]
+    return {n: v for n, v in spec.example_arguments.items() if n in needed}
 
 
 def channels(dtype: str, shapes: Sequence[tuple[int, ...]] = (ACROSS, ALONG)) -> None:
