@@ -49,7 +49,7 @@ def hash_of_sources(package: str, folders: Iterable[str]) -> str:
     """Return a hash of the names and contents of the source files in folders of a package."""
     import hashlib  # here, to keep `import numnorm` fast
 
-    from numnorm.regular_files import open_regular
+    from numnorm.files import open_regular
 
     digest = hashlib.blake2b(digest_size=16)
     for path in _files(package, folders):

@@ -23,7 +23,7 @@ from numnorm.derived import (
 from numnorm.jax.arrays import as_float_array, as_parameter
 from numnorm.jax.passes import Pass, normalized_by_python
 from numnorm.jax.rows import RowNorm, normalize
-from numnorm.jax.varying import varying_like
+from numnorm.jax.targets import varying_like
 from numnorm.layouts import RowLayout
 from numnorm.norms.spec import COUNTING, RUNNING_OPTIONS, NormSpec, RowCall
 from numnorm.norms.weighted import check_broadcasts

@@ -13,8 +13,7 @@ from jax.custom_batching import sequential_vmap
 
 from numnorm.derived import parameters_of
 from numnorm.jax.rows import once
-from numnorm.jax.targets import call_python
-from numnorm.jax.varying import varying_like
+from numnorm.jax.targets import call_python, varying_like
 from numnorm.norms.declared import BY_NAME
 
 

@@ -14,8 +14,7 @@ from numnorm.arguments import Shape, check_choice, check_eps, check_flag, check_
 from numnorm.array_types import CellNorm, LSTMVariant
 from numnorm.jax.arrays import as_float_array
 from numnorm.jax.rows import mapped, once
-from numnorm.jax.targets import call_python
-from numnorm.jax.varying import varying_like
+from numnorm.jax.targets import call_python, varying_like
 from numnorm.rnn.parameters import GRU, LSTM, Kind, checked, kind_of
 from numnorm.rnn.results import GRUStates, LSTMStates
 from numnorm.rnn.specs import Spec, gru_spec, lstm_spec

@@ -75,7 +75,7 @@ def save(path: str | os.PathLike[str], layers: Any) -> None:
     >>> type(loaded[1]).__name__, bool((loaded[1].weight_x == layers[1].weight_x).all())
     ('GRUParameters', True)
     """
-    from numnorm.wholefile import replacing  # late: most programs write no file
+    from numnorm.files import replacing  # late: most programs write no file
 
     path, arrays = _path(path), dict[str, Any]()
     text = json.dumps({"version": _VERSION, "layers": _described("layers", layers, arrays)})
