@@ -11,19 +11,21 @@ from numnorm.backends.cuda.arrays.device_array import (
     output_like,
     result,
 )
+from numnorm.backends.cuda.arrays.gather_rows import in_wider_dtype
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
-from numnorm.backends.cuda.arrays.wider_dtype import in_wider_dtype
-from numnorm.backends.cuda.columns.coefficient_kernels import (
+from numnorm.backends.cuda.columns.column_shape import fold_shape, plan_of
+from numnorm.backends.cuda.columns.norm_kernels import (
     FROZEN_COEFFICIENTS,
     GRADIENT_COEFFICIENTS,
     OUTPUT_COEFFICIENTS,
     make_centre_coefficients,
+    make_elements_across,
+    make_elements_along,
     make_gradient_coefficients,
     make_output_coefficients,
+    make_sums_across,
+    make_sums_along,
 )
-from numnorm.backends.cuda.columns.element_kernels import make_elements_across, make_elements_along
-from numnorm.backends.cuda.columns.gradient_sums_kernels import make_sums_across, make_sums_along
-from numnorm.backends.cuda.columns.plans import fold_shape, plan_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.statistics.stored import (
@@ -33,7 +35,7 @@ from numnorm.backends.cuda.statistics.stored import (
     in_float64,
     reciprocal_deviation,
 )
-from numnorm.backends.cuda.threads.row_parameters import Weights
+from numnorm.backends.cuda.threads.row_columns import Weights
 from numnorm.layouts import ColumnLayout
 
 _MEANING = "the channels of x"

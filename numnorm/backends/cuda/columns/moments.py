@@ -7,10 +7,18 @@ from typing import Any
 from numnorm.backends.contract.backend import GivenMoments
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
-from numnorm.backends.cuda.columns.column_shape import ColumnShape
-from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
-from numnorm.backends.cuda.columns.moments_kernels import make_moments_across, make_moments_along
-from numnorm.backends.cuda.columns.plans import IN_ORDER, ColumnPlan, fold_shape, plan_of
+from numnorm.backends.cuda.columns.column_shape import (
+    IN_ORDER,
+    ColumnPlan,
+    ColumnShape,
+    fold_shape,
+    plan_of,
+)
+from numnorm.backends.cuda.columns.moments_kernels import (
+    make_merged_moments,
+    make_moments_across,
+    make_moments_along,
+)
 from numnorm.backends.cuda.compiler.element_type import FLOAT64
 from numnorm.backends.cuda.statistics.stored import (
     Statistic,
@@ -18,11 +26,11 @@ from numnorm.backends.cuda.statistics.stored import (
     given_statistic,
     handed_out,
     in_float64,
+    make_two_moments,
     new_statistic,
     root,
     zero_statistic,
 )
-from numnorm.backends.cuda.statistics.stored_kernels import make_two_moments
 from numnorm.layouts import ColumnLayout
 
 _across = functools.cache(make_moments_across)

@@ -1,8 +1,13 @@
-"""Which elements of ``(outer, channels, inner)`` a thread works on.
+"""Which elements of ``(outer, channels, inner)`` a thread works on, and reductions over its block.
 
 If inner is 1, kernels go across the channels: a thread has its own channels, and every
 `shape.teams`-th row of its part. Otherwise kernels go along each channel: a block has one channel,
 and its threads divide the elements of each outer entry.
+
+In a reduction over the teams of a block, all teams have the same channels. Each thread has a number
+for each of its channels; the numbers of neighbouring threads are neighbours in shared memory. The
+reduction is a tree of the teams, the same on any device. Its result is in the elements of the first
+team.
 """
 
 import dataclasses
@@ -21,6 +26,7 @@ from numnorm.backends.cuda.compiler.target import (
     make_store_one,
 )
 from numnorm.backends.cuda.compiler.vector_access import make_as_tuple
+from numnorm.backends.formulas.norms import merge_centred_moments
 
 
 @functools.cache
@@ -218,3 +224,64 @@ def make_write_along(element: ElementType, shape: ColumnShape) -> Any:
             write_some(y, first, jump, left, base, width, values)
 
     return write_along
+
+
+# Reductions over the teams of a block
+
+
+@functools.cache
+def make_fold_sums(shape: ColumnShape, slots: int) -> Any:
+    """Return a device function ``fold(first, second)``, which adds over the teams of a block.
+
+    `first` and `second` are shared arrays of sums, each with `slots` numbers for each thread. The
+    total of each channel replaces the first team's number in the same array.
+    """
+    lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
+    threads = shape.threads
+
+    @device
+    def fold(first, second):
+        thread = cuda.threadIdx.x
+        for level in range(levels):
+            step = teams >> (level + 1)
+            cuda.syncthreads()
+            if thread // lanes < step:
+                for j in range(slots):
+                    here = j * threads + thread
+                    first[here] += first[here + step * lanes]
+                    second[here] += second[here + step * lanes]
+
+    return fold
+
+
+@functools.cache
+def make_fold_moments(shape: ColumnShape, slots: int) -> Any:
+    """Return a device function ``fold(counts, means, m2s)``, which merges the moments of all teams.
+
+    The shared float64 arrays have one count for each thread, the same for all of its channels, and
+    `slots` means and m2s; the means are distances from a point near them, the same for all teams.
+    The merged moments of each channel replace the moments of the first team. If a thread's count is
+    0, its mean is not read.
+    """
+    lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
+    threads, merge = shape.threads, device(merge_centred_moments)
+
+    @device
+    def fold(counts, means, m2s):
+        thread = cuda.threadIdx.x
+        for level in range(levels):
+            step = teams >> (level + 1)
+            cuda.syncthreads()
+            if thread // lanes < step:
+                count, others = counts[thread], counts[thread + step * lanes]
+                # Teams get rows in turn: only the last teams can have none.
+                if others > 0:
+                    for j in range(slots):
+                        here = j * threads + thread
+                        other = here + step * lanes
+                        means[here], m2s[here] = merge(
+                            count, means[here], m2s[here], others, means[other], m2s[other]
+                        )
+                    counts[thread] = count + others
+
+    return fold

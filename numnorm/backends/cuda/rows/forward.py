@@ -25,9 +25,8 @@ from numnorm.backends.cuda.rows.arguments import (
 )
 from numnorm.backends.cuda.rows.forward_kernel import make_row_forward
 from numnorm.backends.cuda.rows.forward_loop_kernel import make_row_forward_loop
-from numnorm.backends.cuda.threads.row_launch import blocks_of, launch_shape
-from numnorm.backends.cuda.threads.row_parameters import Weights
-from numnorm.backends.cuda.threads.row_shape import RowShape
+from numnorm.backends.cuda.threads.row_columns import Weights
+from numnorm.backends.cuda.threads.row_shape import RowShape, blocks_of, launch_shape
 from numnorm.layouts import RowLayout
 
 

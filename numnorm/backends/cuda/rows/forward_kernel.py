@@ -14,15 +14,15 @@ from numnorm.backends.cuda.compiler.target import (
     make_store_one,
 )
 from numnorm.backends.cuda.rows.arguments import SIZES, STATISTICS, parameters_kind, scaling_kind
-from numnorm.backends.cuda.statistics.row_normalizer import (
+from numnorm.backends.cuda.statistics.row_statistics import (
     make_inverse_deviation,
+    make_joined_statistics,
     make_leaves_range,
     make_power_of_two,
     make_squared_deviations,
     normalized,
 )
-from numnorm.backends.cuda.statistics.saved import make_joined_statistics
-from numnorm.backends.cuda.threads.group_reductions import (
+from numnorm.backends.cuda.threads.reductions import (
     WARP,
     make_any,
     make_team_largest,
@@ -31,11 +31,13 @@ from numnorm.backends.cuda.threads.group_reductions import (
 )
 from numnorm.backends.cuda.threads.row_columns import (
     RowColumns,
+    Weights,
+    make_first_weight,
     make_read_columns,
+    make_weight,
     make_write_columns,
     row_columns,
 )
-from numnorm.backends.cuda.threads.row_parameters import Weights, make_first_weight, make_weight
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
 # Reductions that no barrier separates need different parts of shared memory.

@@ -18,15 +18,20 @@ from numnorm.backends.cuda.rows.forward_kernel import (
     make_save,
     make_write_normalized,
 )
-from numnorm.backends.cuda.statistics.row_normalizer import (
+from numnorm.backends.cuda.statistics.row_statistics import (
     make_inverse_deviation,
     make_leaves_range,
     make_power_of_two,
     make_squared_deviations,
 )
-from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_largest, make_team_sum
-from numnorm.backends.cuda.threads.row_columns import RowColumns, make_read_columns, row_columns
-from numnorm.backends.cuda.threads.row_parameters import Weights, make_first_weight
+from numnorm.backends.cuda.threads.reductions import WARP, make_team_largest, make_team_sum
+from numnorm.backends.cuda.threads.row_columns import (
+    RowColumns,
+    Weights,
+    make_first_weight,
+    make_read_columns,
+    row_columns,
+)
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
 # Reductions that no barrier separates need different parts of shared memory.

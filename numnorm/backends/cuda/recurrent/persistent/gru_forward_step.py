@@ -5,27 +5,27 @@ from typing import Any
 from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device, grid_barrier
-from numnorm.backends.cuda.recurrent.common.cell_norm import (
+from numnorm.backends.cuda.recurrent.cell_norm import (
     NUMBERS,
     Parts,
     make_load_statistics,
     make_normalize,
     make_store_statistics,
 )
-from numnorm.backends.cuda.recurrent.gru.gates import (
+from numnorm.backends.cuda.recurrent.gru import (
     CANDIDATE,
     GATES,
     PAIR,
     make_gates,
+    make_new_state,
     product_norms,
     sites,
 )
-from numnorm.backends.cuda.recurrent.gru.step import make_new_state
-from numnorm.backends.cuda.recurrent.persistent.forward_kernel import PersistentStep
 from numnorm.backends.cuda.recurrent.persistent.grid_statistics import (
     make_gather,
     make_write_partials,
 )
+from numnorm.backends.cuda.recurrent.persistent.kernels import PersistentStep
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.threads.row_columns import make_write_columns, row_columns
 

@@ -5,7 +5,7 @@ from typing import Any
 from numnorm.backends.contract.recurrent import LSTMSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device
-from numnorm.backends.cuda.recurrent.common.cell_norm import (
+from numnorm.backends.cuda.recurrent.cell_norm import (
     CELL,
     NUMBERS,
     Parts,
@@ -16,16 +16,17 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
     make_store_statistics,
     normalized,
 )
-from numnorm.backends.cuda.recurrent.lstm.gates import (
+from numnorm.backends.cuda.recurrent.lstm import (
     GATES,
     gate_parts,
     make_gates,
+    make_new_cell,
+    make_write_states,
     product_norm,
     sites,
 )
-from numnorm.backends.cuda.recurrent.lstm.step import make_new_cell, make_write_states
-from numnorm.backends.cuda.recurrent.persistent.forward_kernel import PersistentStep
 from numnorm.backends.cuda.recurrent.persistent.grid_statistics import make_all_reduce
+from numnorm.backends.cuda.recurrent.persistent.kernels import PersistentStep
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.threads.row_columns import (
     make_column_weight,

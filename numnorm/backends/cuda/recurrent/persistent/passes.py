@@ -12,13 +12,9 @@ from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import launch, launch_cooperative
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, device_limits
-from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
-from numnorm.backends.cuda.recurrent.common.cell_passes import (
-    BackwardArrays,
-    CellKind,
-    ForwardArrays,
-)
-from numnorm.backends.cuda.recurrent.common.pass_arrays import (
+from numnorm.backends.cuda.recurrent.cell_kind import BackwardArrays, CellKind, ForwardArrays
+from numnorm.backends.cuda.recurrent.cell_norm import NUMBERS
+from numnorm.backends.cuda.recurrent.pass_arrays import (
     Table,
     Weights,
     coefficient_numbers,
@@ -27,28 +23,21 @@ from numnorm.backends.cuda.recurrent.common.pass_arrays import (
     scaling_numbers,
     shape_for,
 )
-from numnorm.backends.cuda.recurrent.common.product_norm import ProductNorm
-from numnorm.backends.cuda.recurrent.common.step_kernels import StepKind
-from numnorm.backends.cuda.recurrent.common.step_parameters import AdaNumbers, Incoming, OfNorms
 from numnorm.backends.cuda.recurrent.persistent import (
     gru_forward_step,
     lstm_forward_step,
     rnn_forward_step,
 )
-from numnorm.backends.cuda.recurrent.persistent.backward_kernel import (
-    BackwardInputs,
-    make_backward,
-    sums_of_row,
-)
-from numnorm.backends.cuda.recurrent.persistent.forward_kernel import (
+from numnorm.backends.cuda.recurrent.persistent.kernels import (
     Arrays,
+    BackwardInputs,
     Inputs,
     PersistentStep,
     Sizes,
+    make_backward,
     make_forward,
-)
-from numnorm.backends.cuda.recurrent.persistent.input_statistics_kernel import (
     make_product_statistics,
+    sums_of_row,
 )
 from numnorm.backends.cuda.recurrent.persistent.plans import (
     Plan,
@@ -56,7 +45,9 @@ from numnorm.backends.cuda.recurrent.persistent.plans import (
     backward_plan,
     forward_plan,
 )
-from numnorm.backends.cuda.threads.row_launch import blocks_of
+from numnorm.backends.cuda.recurrent.product_norm import ProductNorm
+from numnorm.backends.cuda.recurrent.step_kernels import AdaNumbers, Incoming, OfNorms, StepKind
+from numnorm.backends.cuda.threads.row_shape import blocks_of
 
 _STEPS: dict[type, PersistentStep] = {
     LSTMSpec: lstm_forward_step.STEP,
@@ -86,7 +77,10 @@ def backward_kernel(kind: CellKind, spec: Any, element: ElementType, shape: Slic
 
 
 def planned_forward(kind: CellKind, spec: Any, x: DeviceArray, state: Any, batch: int) -> Any:
-    """Return the function that runs all steps forward; None if the blocks do not fit the device."""
+    """Return the function that runs all steps forward, with the parameters of `_run_forward`.
+
+    Return None if the blocks do not fit the device.
+    """
     units = x.lib.shape(state)[1]
     whole, limits = is_whole(units, x, (state,)), device_limits(x.device)
     plan = forward_plan(batch, units, kind.gates, x.element, limits, whole=whole)
@@ -94,7 +88,7 @@ def planned_forward(kind: CellKind, spec: Any, x: DeviceArray, state: Any, batch
 
 
 def planned_backward(kind: CellKind, spec: Any, x: DeviceArray, batch: int, units: int) -> Any:
-    """Return the function that runs all steps backward; None if the blocks do not fit."""
+    """Return the function that runs all steps backward; see `planned_forward`."""
     plan = backward_plan(batch, units, kind.gates, x.element, device_limits(x.device))
     return _planned(_run_backward, backward_kernel, plan, kind, spec, x)
 

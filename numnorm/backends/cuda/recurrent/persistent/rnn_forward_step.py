@@ -5,16 +5,16 @@ from typing import Any
 from numnorm.backends.contract.recurrent import RNNSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device
-from numnorm.backends.cuda.recurrent.common.cell_norm import (
+from numnorm.backends.cuda.recurrent.cell_norm import (
     CELL,
     NUMBERS,
     make_normalize,
     make_store_statistics,
 )
-from numnorm.backends.cuda.recurrent.persistent.forward_kernel import PersistentStep
 from numnorm.backends.cuda.recurrent.persistent.grid_statistics import make_all_reduce
+from numnorm.backends.cuda.recurrent.persistent.kernels import PersistentStep
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
-from numnorm.backends.cuda.recurrent.rnn.step import (
+from numnorm.backends.cuda.recurrent.rnn import (
     GATES,
     make_new_state,
     make_write_state,

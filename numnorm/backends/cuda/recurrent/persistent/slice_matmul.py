@@ -25,7 +25,7 @@ from numnorm.backends.cuda.compiler.target import (
 )
 from numnorm.backends.cuda.compiler.vector_access import make_as_tuple
 from numnorm.backends.cuda.recurrent.persistent.plans import COLUMNS, SliceShape
-from numnorm.backends.cuda.threads.group_reductions import WARP
+from numnorm.backends.cuda.threads.reductions import WARP
 
 # The most weights that a thread loads before it stores the first.
 _AT_ONCE = 32
