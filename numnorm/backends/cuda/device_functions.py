@@ -71,7 +71,8 @@ def make_parameter(row: TeamRow, missing: float) -> Any:
 
     `values` are an array or None, or a number if the norm has no parameters.
     """
-    compute_type, absent = row.element.compute_type, constant(row.element, missing)
+    compute_type = row.element.compute_type
+    absent = constant(row.element, missing)
     if row.norm.parameters == 0:
         return device(lambda number, column: compute_type(number))
 
@@ -91,8 +92,10 @@ def _make_around(row: TeamRow) -> Any:
     deviations from the true mean; and the difference between the sum of squares around `mean_hi`
     and m2, which is n * mean_lo**2.
     """
-    two_sums, zero = make_team_two_sums(row.team), constant(row.element, 0.0)
-    slots, team, squared_deviations = row.slots, row.team, make_squared_deviations(row.element)
+    two_sums = make_team_two_sums(row.team)
+    zero = constant(row.element, 0.0)
+    slots, team = row.slots, row.team
+    squared_deviations = make_squared_deviations(row.element)
 
     @device
     def around(values, at, width, mean_hi, inv_count, smem):
@@ -116,7 +119,8 @@ def _make_row_statistics(row: TeamRow) -> Any:
     centred, and `m2` is the sum of the squared deviations. It sums around the rounded mean. If the
     rounding is large beside the deviations, it sums once more around a better mean.
     """
-    team_sum, of_any = make_team_sum(row.team), make_any(row.element, row.team)
+    team_sum = make_team_sum(row.team)
+    of_any = make_any(row.element, row.team)
     around = _make_around(row)
     slots, team, warps = row.slots, row.team, row.warps
     zero = constant(row.element, 0.0)
@@ -162,7 +166,8 @@ def _make_rescale(row: TeamRow) -> Any:
     `least`, near 1, so that sums of squares stay in range. It returns the power.
     """
     largest_of = make_team_largest(row.team)
-    power_of_two, slots, team = make_power_of_two(row.element), row.slots, row.team
+    power_of_two = make_power_of_two(row.element)
+    slots, team = row.slots, row.team
 
     @device
     def rescale(values, at, width, least, smem):
@@ -187,15 +192,13 @@ def _make_statistics(row: TeamRow) -> Any:
     in range.
     """
     element, ddof = row.element, row.ddof
-    row_statistics, rescale, of_any = (
-        _make_row_statistics(row),
-        _make_rescale(row),
-        make_any(row.element, row.team),
-    )
+    row_statistics, rescale = _make_row_statistics(row), _make_rescale(row)
+    of_any = make_any(row.element, row.team)
     leaves_range = make_leaves_range(element)
     inverse_deviation = make_inverse_deviation(element)
     inverse, sqrt = reciprocal(element), make_sqrt(element)
-    compute_type, offset = element.compute_type, (_SMEM_PER_WARP - 1) * row.warps
+    compute_type = element.compute_type
+    offset = (_SMEM_PER_WARP - 1) * row.warps
     one, infinity = constant(element, 1.0), constant(element, float("inf"))
 
     @device
@@ -225,10 +228,13 @@ def make_team_forward(row: TeamRow) -> Any:
     mean is 1 / rstd if the norm is not centred.
     """
     element, team, slots = row.element, row.team, row.slots
-    statistics, mapped = _make_statistics(row), device(row.norm.formula.forward)
+    statistics = _make_statistics(row)
+    mapped = device(row.norm.formula.forward)
     joined = make_joined_statistics(row.norm.formula, element, FLOAT64)
-    gamma_of, beta_of = make_parameter(row, 1.0), make_parameter(row, 0.0)
-    compute_type, smem_size = element.compute_type, max(1, _SMEM_PER_WARP * row.warps)
+    gamma_of = make_parameter(row, 1.0)
+    beta_of = make_parameter(row, 0.0)
+    compute_type = element.compute_type
+    smem_size = max(1, _SMEM_PER_WARP * row.warps)
 
     @device
     def forward(values, width, gamma, beta, eps, eps_on_deviation):
@@ -254,7 +260,8 @@ def make_team_forward(row: TeamRow) -> Any:
 def make_team_xhat(row: TeamRow) -> Any:
     """Return a device function ``xhat(values, width, mean, rstd)``: x becomes xhat, in place."""
     element, team, slots = row.element, row.team, row.slots
-    split, wide = make_split_statistics(row.norm.formula, element, FLOAT64), FLOAT64.compute_type
+    split = make_split_statistics(row.norm.formula, element, FLOAT64)
+    wide = FLOAT64.compute_type
 
     @device
     def xhat(values, width, mean, rstd):
@@ -274,12 +281,18 @@ def make_team_backward(row: TeamRow, detached: Detached) -> Any:
     ``backward(grads, xhats, width, gamma, beta, rstd, eps_on_deviation)``; `grads` are dy.
     """
     element, team, slots, ddof = row.element, row.team, row.slots, row.ddof
-    split, means_of = make_split_statistics(row.norm.formula, element, FLOAT64), make_means(element)
-    team_two_sums, inverse = make_team_two_sums(team), reciprocal(element)
-    gamma_of, beta_of = make_parameter(row, 1.0), make_parameter(row, 0.0)
+    split = make_split_statistics(row.norm.formula, element, FLOAT64)
+    means_of = make_means(element)
+    team_two_sums = make_team_two_sums(team)
+    inverse = reciprocal(element)
+    gamma_of = make_parameter(row, 1.0)
+    beta_of = make_parameter(row, 0.0)
     grad_of, gradient = device(row.norm.formula.backward), device(input_gradient)
-    compute_type, wide, warps = element.compute_type, FLOAT64.compute_type, row.warps
-    zero, none, smem_size = constant(element, 0.0), constant(FLOAT64, 0.0), max(1, 2 * warps)
+    compute_type = element.compute_type
+    wide = FLOAT64.compute_type
+    warps = row.warps
+    zero, none = constant(element, 0.0), constant(FLOAT64, 0.0)
+    smem_size = max(1, 2 * warps)
     through_mean = row.norm.formula.centred and not detached.mean
     through_scale = not detached.scale
 
@@ -343,7 +356,8 @@ def make_row_functions(
 
 
 def _with_gain_and_bias(row: TeamRow, detached: Detached) -> tuple[Any, Any, Any]:
-    normalize, gradient = make_team_forward(row), make_team_backward(row, detached)
+    normalize = make_team_forward(row)
+    gradient = make_team_backward(row, detached)
     zero = constant(row.element, 0.0)
 
     @device
@@ -358,8 +372,10 @@ def _with_gain_and_bias(row: TeamRow, detached: Detached) -> tuple[Any, Any, Any
 
 
 def _with_gain(row: TeamRow, detached: Detached) -> tuple[Any, Any, Any]:
-    normalize, gradient = make_team_forward(row), make_team_backward(row, detached)
-    normalized, zero = make_team_xhat(row), constant(row.element, 0.0)
+    normalize = make_team_forward(row)
+    gradient = make_team_backward(row, detached)
+    normalized = make_team_xhat(row)
+    zero = constant(row.element, 0.0)
 
     @device
     def forward(values, width, gamma, eps):
@@ -379,8 +395,10 @@ def _with_gain(row: TeamRow, detached: Detached) -> tuple[Any, Any, Any]:
 def _with_numbers(
     row: TeamRow, detached: Detached, eps_on_deviation: bool, factor_flows: bool
 ) -> tuple[Any, Any, Any]:
-    normalize, gradient = make_team_forward(row), make_team_backward(row, detached)
-    zero, compute_type = constant(row.element, 0.0), row.element.compute_type
+    normalize = make_team_forward(row)
+    gradient = make_team_backward(row, detached)
+    zero = constant(row.element, 0.0)
+    compute_type = row.element.compute_type
     # The derivative of (1 - k * xhat) * xhat is 1 - 2 * k * xhat. With a constant factor it is
     # 1 - k * xhat.
     times = constant(row.element, 2.0 if factor_flows else 1.0)

@@ -35,8 +35,10 @@ def make_gather_rows(of: ElementType, into: ElementType) -> Kernel:
     source; the indices are int32. For a negative index it is row i of the others, or zeros without
     others. Without indices the rows keep their order.
     """
-    load, store = make_load_one(of), make_store_one(into)
-    kind, zero = into.compute_type, constant(into, 0.0)
+    load = make_load_one(of)
+    store = make_store_one(into)
+    kind = into.compute_type
+    zero = constant(into, 0.0)
 
     def kernel(source, indices, others, result, count, width):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
@@ -82,7 +84,8 @@ def write_rows(
     others: Any = None,
 ) -> None:
     """Write the result of `gather_rows` to the beginning of an array, which may be larger."""
-    count, kernel = math.prod(shape), _gather_rows(x.element, into)
+    count = math.prod(shape)
+    kernel = _gather_rows(x.element, into)
     if not count:
         return
     if indices is not None:
@@ -106,7 +109,8 @@ def in_wider_dtype(
     dy = _in_dtype(dy, wide)
     if wide == x.element:
         return backward(dy, x, out)
-    output, source = output_like(x, None, out, ()), _in_dtype(x, wide)
+    output = output_like(x, None, out, ())
+    source = _in_dtype(x, wide)
     dx, *gradients = backward(dy, source, None)
     source = dataclasses.replace(source, array=x.lib.contiguous(dx))
     write_rows(source, x.element, x.shape, output.target)

@@ -48,7 +48,8 @@ def column_moments(x: DeviceArray, layout: ColumnLayout) -> tuple[int, Statistic
         if layout.per_channel == 0 or layout.channels == 0:
             return *_empty_moments(x, layout)[:3], 1.0
         source = x.lib.contiguous(x.array)
-        plan, fold = plan_of(x, layout, source), fold_shape(layout.channels)
+        plan = plan_of(x, layout, source)
+        fold = fold_shape(layout.channels)
         return *_launched(x, layout, source, plan, fold, None)[:3], 1.0
 
 
@@ -128,7 +129,8 @@ def _launched(
     after: _Moments | None,
 ) -> _Moments:
     """Launch the kernels of the moments of all parts, and of the merged moments."""
-    channels, size = layout.channels, FLOAT64.itemsize
+    channels = layout.channels
+    size = FLOAT64.itemsize
     work = float64_memory(x, plan.parts * (1 + 3 * channels))
     parts = work, ArrayOffset(work, plan.parts * size)
     kernel = (_across if layout.inner == 1 else _along)(x.element, plan.shape)

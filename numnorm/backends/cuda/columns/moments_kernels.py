@@ -46,7 +46,8 @@ def make_centre(element: ElementType) -> Any:
     From the sum of `count` deviations and the sum of their squares it computes their mean,
     `mean_lo`, and the sum of the squared deviations from that mean.
     """
-    inverse, compute_type = reciprocal(element), element.compute_type
+    inverse = reciprocal(element)
+    compute_type = element.compute_type
     squared_deviations = make_squared_deviations(element)
 
     @device
@@ -64,7 +65,8 @@ def make_is_poor(element: ElementType) -> Any:
     An `m2` of 0 around a large pivot is exact: the square of the least possible deviation from it
     would not underflow.
     """
-    smallest, compute_type = constant(element, element.smallest_variance), element.compute_type
+    smallest = constant(element, element.smallest_variance)
+    compute_type = element.compute_type
     infinity, zero = constant(element, float("inf")), constant(element, 0.0)
     large = constant(element, 1e-14 if element.compute_name == "float32" else 1e-140)
 
@@ -80,7 +82,8 @@ def make_is_poor(element: ElementType) -> Any:
 @functools.cache
 def make_unscaled(element: ElementType) -> Any:
     """Return a device function ``unscaled(mean_hi, mean_lo, m2, scale)``: the three in float64."""
-    kind, one, zero = FLOAT64.compute_type, constant(element, 1.0), constant(FLOAT64, 0.0)
+    kind = FLOAT64.compute_type
+    one, zero = constant(element, 1.0), constant(FLOAT64, 0.0)
 
     @device
     def unscaled(mean_hi, mean_lo, m2, scale):
@@ -109,8 +112,10 @@ def _make_pivot_across(element: ElementType, shape: ColumnShape) -> Any:
     some of the rows, so the squared deviations from it cannot be much larger than the squared
     deviations from the mean of all rows.
     """
-    read, slots = make_read_vector(element, shape), shape.vector_length(element)
-    ahead, zero = shape.ahead, constant(element, 0.0)
+    read = make_read_vector(element, shape)
+    slots = shape.vector_length(element)
+    ahead = shape.ahead
+    zero = constant(element, 0.0)
     inv_count = constant(element, 1 / ahead)
 
     @device
@@ -132,7 +137,8 @@ def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any
     ``add(x, index, step, scale, pivot, values, first, second)``: `first` and `second` are arrays
     of sums, one for each channel.
     """
-    read, slots = make_read_vector(element, shape), shape.vector_length(element)
+    read = make_read_vector(element, shape)
+    slots = shape.vector_length(element)
     zero = constant(element, 0.0)
 
     @device
@@ -157,8 +163,11 @@ def _make_sums_across(element: ElementType, shape: ColumnShape) -> Any:
     ``moments(x, index, step, count, scale, values, pivot, mean_lo, m2)`` fills the last three
     arrays, one number for each channel. The mean is ``pivot + mean_lo``.
     """
-    slots, ahead, zero = shape.vector_length(element), shape.ahead, constant(element, 0.0)
-    find_pivot, centre = _make_pivot_across(element, shape), make_centre(element)
+    slots = shape.vector_length(element)
+    ahead = shape.ahead
+    zero = constant(element, 0.0)
+    find_pivot = _make_pivot_across(element, shape)
+    centre = make_centre(element)
     add_rows = _make_add_across(element, shape, ahead)
     add_row = _make_add_across(element, shape, 1)
 
@@ -184,9 +193,11 @@ def _make_rescale_across(element: ElementType, shape: ColumnShape) -> Any:
     It computes the scale of the channels whose squares left the range of the compute type, and
     returns whether any scale is not 1.
     """
-    read, slots = make_read_vector(element, shape), shape.vector_length(element)
+    read = make_read_vector(element, shape)
+    slots = shape.vector_length(element)
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
-    zero, one, compute_type = constant(element, 0.0), constant(element, 1.0), element.compute_type
+    zero, one = constant(element, 0.0), constant(element, 1.0)
+    compute_type = element.compute_type
 
     @device
     def rescale(x, index, step, count, values, pivot, m2, scale):
@@ -219,17 +230,21 @@ def make_moments_across(element: ElementType, shape: ColumnShape) -> Kernel:
     (parts, 3, channels)``: the mean, what it lost by rounding, and m2; and ``rows, channels,
     block``.
     """
-    slots, compute_type, threads = shape.vector_length(element), element.compute_type, shape.threads
-    kind, value_count = FLOAT64.compute_type, shape.ahead * shape.vector_length(element)
-    slot_count, one = threads * slots, constant(element, 1.0)
-    work_of, teams, lanes = make_work_across(element, shape), shape.teams, shape.lanes
+    slots = shape.vector_length(element)
+    compute_type = element.compute_type
+    threads = shape.threads
+    kind = FLOAT64.compute_type
+    value_count = shape.ahead * shape.vector_length(element)
+    slot_count = threads * slots
+    one = constant(element, 1.0)
+    work_of = make_work_across(element, shape)
+    teams, lanes = shape.teams, shape.lanes
     sums, rescale = _make_sums_across(element, shape), _make_rescale_across(element, shape)
-    fold, unscaled = make_fold_moments(shape, slots), make_unscaled(element)
-    read, split, store = (
-        make_read_vector(element, shape),
-        device(split_sum),
-        make_store_one(FLOAT64),
-    )
+    fold = make_fold_moments(shape, slots)
+    unscaled = make_unscaled(element)
+    read = make_read_vector(element, shape)
+    split = device(split_sum)
+    store = make_store_one(FLOAT64)
 
     def kernel(x, counts, moments, rows, channels, block):
         counts_here = cuda.shared.array(threads, kind)
@@ -278,9 +293,11 @@ def _make_add_along(element: ElementType, shape: ColumnShape) -> Any:
     sums of the deviations and of their squares, one for each element of a vector; the other
     arguments are as in `make_read_along`.
     """
-    read, vector_length = make_read_along(element, shape), shape.vector_length(element)
+    read = make_read_along(element, shape)
+    vector_length = shape.vector_length(element)
     ahead, vectors, teams = shape.ahead, shape.vectors, shape.teams
-    stride, all_inside = shape.lanes * vector_length, make_all_inside(element, shape)
+    stride = shape.lanes * vector_length
+    all_inside = make_all_inside(element, shape)
 
     @device
     def add_vector(values, slot, scale, pivot, one, two):
@@ -313,8 +330,10 @@ def _make_largest_along(element: ElementType, shape: ColumnShape) -> Any:
 
     ``largest(x, first, jump, entries, width, values)``.
     """
-    read, vector_length = make_read_along(element, shape), shape.vector_length(element)
-    lanes, zero = shape.lanes, constant(element, 0.0)
+    read = make_read_along(element, shape)
+    vector_length = shape.vector_length(element)
+    lanes = shape.lanes
+    zero = constant(element, 0.0)
     turn, deep = lanes * vector_length * shape.vectors, shape.teams * shape.ahead
     value_count = shape.ahead * shape.vectors * vector_length
 
@@ -337,13 +356,17 @@ def _make_moments_along(element: ElementType, shape: ColumnShape) -> Any:
     ``moments(x, first, jump, entries, width, scale, values, smem)`` returns ``mean_hi, mean_lo,
     m2`` to every thread; the mean is ``mean_hi + mean_lo``.
     """
-    add, centre = _make_add_along(element, shape), make_centre(element)
+    add = _make_add_along(element, shape)
+    centre = make_centre(element)
     load_one = make_load_one(element)
-    vector_length, lanes = shape.vector_length(element), shape.lanes
+    vector_length = shape.vector_length(element)
+    lanes = shape.lanes
     compute_type = element.compute_type
     turn, deep = lanes * vector_length * shape.vectors, shape.teams * shape.ahead
-    team_sum, inverse = make_team_sum(shape.threads), reciprocal(element)
-    zero, warps = constant(element, 0.0), max(1, shape.threads // WARP)
+    team_sum = make_team_sum(shape.threads)
+    inverse = reciprocal(element)
+    zero = constant(element, 0.0)
+    warps = max(1, shape.threads // WARP)
 
     @device
     def total(sums):
@@ -388,14 +411,21 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
     It takes the addresses of `make_moments_across`, and ``outer, channels, inner, block,
     segment``.
     """
-    threads, one = shape.threads, constant(element, 1.0)
-    warps, compute_type, kind = max(1, threads // WARP), element.compute_type, FLOAT64.compute_type
-    work_of, moments_of = make_work_along(shape), _make_moments_along(element, shape)
+    threads = shape.threads
+    one = constant(element, 1.0)
+    warps = max(1, threads // WARP)
+    compute_type = element.compute_type
+    kind = FLOAT64.compute_type
+    work_of = make_work_along(shape)
+    moments_of = _make_moments_along(element, shape)
     value_count = shape.ahead * shape.vectors * shape.vector_length(element)
     smem_size = _SMEM_PER_WARP * warps
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
-    largest, largest_of = _make_largest_along(element, shape), make_team_largest(threads)
-    unscaled, split, store = make_unscaled(element), device(split_sum), make_store_one(FLOAT64)
+    largest = _make_largest_along(element, shape)
+    largest_of = make_team_largest(threads)
+    unscaled = make_unscaled(element)
+    split = device(split_sum)
+    store = make_store_one(FLOAT64)
 
     def kernel(x, counts, moments, outer, channels, inner, block, segment):
         smem = cuda.shared.array(smem_size, compute_type)
@@ -436,8 +466,11 @@ def _make_merge_parts() -> Any:
     `first` to `last`, one after the other, and returns the same two. `parts` are the addresses
     ``counts, moments``.
     """
-    load, merge, zero = make_load_one(FLOAT64), device(merge_moments), constant(FLOAT64, 0.0)
-    one, kind = constant(FLOAT64, 1.0), FLOAT64.compute_type
+    load = make_load_one(FLOAT64)
+    merge = device(merge_moments)
+    zero = constant(FLOAT64, 0.0)
+    one = constant(FLOAT64, 1.0)
+    kind = FLOAT64.compute_type
 
     @device
     def merge_parts(parts, first, last, channels, channel, before):
@@ -471,8 +504,10 @@ def _make_fold(shape: ColumnShape) -> Any:
 
     The shared arrays have a number for each thread. The result replaces the first team's numbers.
     """
-    lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
-    merge, one = device(merge_moments), constant(FLOAT64, 1.0)
+    lanes, teams = shape.lanes, shape.teams
+    levels = shape.teams.bit_length() - 1
+    merge = device(merge_moments)
+    one = constant(FLOAT64, 1.0)
 
     @device
     def fold(counts, means, lows, m2s):
@@ -502,9 +537,11 @@ def make_merged_moments(shape: ColumnShape) -> Kernel:
     Each team merges neighbouring parts one after the other; the first team begins with the earlier
     moments. Then the teams are merged.
     """
-    lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.compute_type
+    lanes, teams, threads = shape.lanes, shape.teams, shape.threads
+    kind = FLOAT64.compute_type
     load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
-    fold, merge_parts = _make_fold(shape), _make_merge_parts()
+    fold = _make_fold(shape)
+    merge_parts = _make_merge_parts()
     zero = constant(FLOAT64, 0.0)
 
     def kernel(

@@ -59,7 +59,8 @@ def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any
     scale, mean_hi and rstd of each channel; `first` and `second` are arrays of sums, one for each
     channel.
     """
-    read, slots = make_read_vector(element, shape), shape.vector_length(element)
+    read = make_read_vector(element, shape)
+    slots = shape.vector_length(element)
     zero = constant(element, 0.0)
 
     @device
@@ -87,14 +88,20 @@ def make_sums_across(element: ElementType, shape: ColumnShape) -> Kernel:
     tables ``products, plain (parts, channels)``; and ``rows, channels, block``. It stores the sums
     of ``dy * (x * scale - mean_hi) * rstd`` and of dy.
     """
-    slots, ahead, compute_type = shape.vector_length(element), shape.ahead, element.compute_type
-    threads, teams, lanes, kind = shape.threads, shape.teams, shape.lanes, FLOAT64.compute_type
+    slots = shape.vector_length(element)
+    ahead = shape.ahead
+    compute_type = element.compute_type
+    threads, teams, lanes = shape.threads, shape.teams, shape.lanes
+    kind = FLOAT64.compute_type
     slot_count, value_count = threads * slots, ahead * slots
-    coefficient_count, zero = _COEFFICIENTS * slots, constant(element, 0.0)
-    work_of, fold = make_work_across(element, shape), make_fold_sums(shape, slots)
+    coefficient_count = _COEFFICIENTS * slots
+    zero = constant(element, 0.0)
+    work_of = make_work_across(element, shape)
+    fold = make_fold_sums(shape, slots)
     add_rows = _make_add_across(element, shape, ahead)
     add_row = _make_add_across(element, shape, 1)
-    read_coefficients, store = make_read_coefficients(element, shape), make_store_one(FLOAT64)
+    read_coefficients = make_read_coefficients(element, shape)
+    store = make_store_one(FLOAT64)
 
     def kernel(dy, x, coefficients, products, plain, rows, channels, block):
         first_here = cuda.shared.array(slot_count, compute_type)
@@ -135,14 +142,21 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
 
     It takes the same addresses, and ``outer, channels, inner, block, segment``.
     """
-    vector_length, lanes, threads = shape.vector_length(element), shape.lanes, shape.threads
+    vector_length = shape.vector_length(element)
+    lanes, threads = shape.lanes, shape.threads
     turn = lanes * vector_length * shape.vectors
     value_count = shape.ahead * shape.vectors * vector_length
-    deep, compute_type = shape.teams * shape.ahead, element.compute_type
-    read, work_of = make_read_along(element, shape), make_work_along(shape)
-    load, store = make_load_one(compute_element_type(element)), make_store_one(FLOAT64)
-    team_sum, warps = make_team_sum(threads), max(1, threads // WARP)
-    smem_size, kind, zero = _SMEM_PER_WARP * warps, FLOAT64.compute_type, constant(element, 0.0)
+    deep = shape.teams * shape.ahead
+    compute_type = element.compute_type
+    read = make_read_along(element, shape)
+    work_of = make_work_along(shape)
+    load = make_load_one(compute_element_type(element))
+    store = make_store_one(FLOAT64)
+    team_sum = make_team_sum(threads)
+    warps = max(1, threads // WARP)
+    smem_size = _SMEM_PER_WARP * warps
+    kind = FLOAT64.compute_type
+    zero = constant(element, 0.0)
 
     @device
     def total(sums):
@@ -212,7 +226,8 @@ def _make_powers(element: ElementType) -> Any:
     The first is the factor of x, so rstd is divided by it. The second is the power that
     gamma * rstd is then divided by to stay in range.
     """
-    most, exponent_of = element.largest_exponent, _make_exponent()
+    most = element.largest_exponent
+    exponent_of = _make_exponent()
     scaled = times_power_of_two(FLOAT64)
     usual, widest = most // 4, most - 20
 
@@ -265,7 +280,8 @@ def _make_finite(element: ElementType) -> Any:
 @functools.cache
 def _make_load_number(of: ElementType | None, default: float) -> Any:
     """Return a device function ``load_number(address, index)``: a float64, or the default."""
-    number, kind = constant(FLOAT64, default), FLOAT64.compute_type
+    number = constant(FLOAT64, default)
+    kind = FLOAT64.compute_type
     if of is None:
 
         @device
@@ -288,7 +304,8 @@ def _make_put(element: ElementType) -> Any:
 
     It rounds a coefficient to the compute type, stores it and returns it.
     """
-    store, compute_type = make_store_one(compute_element_type(element)), element.compute_type
+    store = make_store_one(compute_element_type(element))
+    compute_type = element.compute_type
     kind = FLOAT64.compute_type
 
     @device
@@ -310,7 +327,9 @@ def make_output_coefficients(element: ElementType, saved: ElementType, weights: 
     load = _make_load_number(saved, 0.0)
     gamma_of = _make_load_number(weights.gamma, 1.0)
     beta_of = _make_load_number(weights.beta, 0.0)
-    most, exponent_of, finite = element.largest_exponent, _make_exponent(), _make_finite(element)
+    most = element.largest_exponent
+    exponent_of = _make_exponent()
+    finite = _make_finite(element)
     scaled = times_power_of_two(FLOAT64)
 
     def kernel(mean, rstd, gamma, beta, coefficients, channels):
@@ -364,8 +383,10 @@ def _make_gradient_coefficients_of(element: ElementType, gradient: ElementType) 
     is its gamma.
     """
     powers, product, put = _make_powers(element), _make_product(element), _make_put(element)
-    load, store = make_load_one(compute_element_type(element)), make_store_one(gradient)
-    kind, rounded = FLOAT64.compute_type, gradient.compute_type
+    load = make_load_one(compute_element_type(element))
+    store = make_store_one(gradient)
+    kind = FLOAT64.compute_type
+    rounded = gradient.compute_type
 
     @device
     def coefficients_of(
@@ -406,8 +427,10 @@ def make_gradient_coefficients(
     others: xhat_factor, offset, a power of two that multiplies dx, 0, factor and 0. Each lane has
     one channel.
     """
-    lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.compute_type
-    load, gamma_of = make_load_one(FLOAT64), _make_load_number(gamma, 1.0)
+    lanes, teams, threads = shape.lanes, shape.teams, shape.threads
+    kind = FLOAT64.compute_type
+    load = make_load_one(FLOAT64)
+    gamma_of = _make_load_number(gamma, 1.0)
     fold = make_fold_sums(shape, 1)
     coefficients_of = _make_gradient_coefficients_of(element, gradient)
 
@@ -470,12 +493,14 @@ def make_elements_across(element: ElementType, shape: ColumnShape, *, gradient: 
 
     It takes ``rows, channels, block`` after the addresses.
     """
-    slots, ahead, teams = shape.vector_length(element), shape.ahead, shape.teams
+    slots = shape.vector_length(element)
+    ahead, teams = shape.ahead, shape.teams
     compute_type = element.compute_type
     work_of, read = make_work_across(element, shape), make_read_vector(element, shape)
     read_coefficients = make_read_coefficients(element, shape)
     write = make_write_vector(element, shape)
-    result_of, count_each = _make_result(slots, gradient), _COUNTS[gradient]
+    result_of = _make_result(slots, gradient)
+    count_each = _COUNTS[gradient]
     value_count, coefficient_count = ahead * slots, slots * count_each
 
     @device
@@ -513,13 +538,16 @@ def make_elements_along(element: ElementType, shape: ColumnShape, *, gradient: b
 
     It takes ``outer, channels, inner, block, segment`` after the addresses.
     """
-    vector_length, lanes = shape.vector_length(element), shape.lanes
+    vector_length = shape.vector_length(element)
+    lanes = shape.lanes
     compute_type = element.compute_type
     turn = lanes * vector_length * shape.vectors
     value_count = shape.ahead * shape.vectors * vector_length
-    deep, count_each = shape.teams * shape.ahead, _COUNTS[gradient]
+    deep = shape.teams * shape.ahead
+    count_each = _COUNTS[gradient]
     read, write = make_read_along(element, shape), make_write_along(element, shape)
-    work_of, load = make_work_along(shape), make_load_one(compute_element_type(element))
+    work_of = make_work_along(shape)
+    load = make_load_one(compute_element_type(element))
     result_of = _make_result(1, gradient)
 
     def kernel(dy, x, coefficients, result, outer, channels, inner, block, segment):

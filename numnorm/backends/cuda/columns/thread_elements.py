@@ -37,7 +37,8 @@ def make_work_across(element: ElementType, shape: ColumnShape) -> Any:
     its first row, and the number of its rows. The rows are `shape.teams` apart. A thread without
     work has a count of 0.
     """
-    lanes, teams, slots = shape.lanes, shape.teams, shape.vector_length(element)
+    lanes, teams = shape.lanes, shape.teams
+    slots = shape.vector_length(element)
     span = lanes * slots
 
     @device
@@ -77,7 +78,8 @@ def make_read_vector(element: ElementType, shape: ColumnShape) -> Any:
 def make_write_vector(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``write(address, index, values, slot)`` of one vector."""
     store, store_one = make_store(element), make_store_one(element)
-    vector_length, as_tuple = shape.vector_length(element), make_as_tuple(element)
+    vector_length = shape.vector_length(element)
+    as_tuple = make_as_tuple(element)
 
     @device
     def write_at_once(address, index, values, slot):
@@ -100,7 +102,8 @@ def make_read_coefficients(element: ElementType, shape: ColumnShape) -> Any:
     """
     stored = compute_element_type(element)
     table = dataclasses.replace(shape, aligned=True)
-    read, step = make_read_vector(stored, table), table.vector_length(stored)
+    read = make_read_vector(stored, table)
+    step = table.vector_length(stored)
     count = shape.vector_length(element) // step
 
     @device
@@ -156,9 +159,11 @@ def make_read_along(element: ElementType, shape: ColumnShape) -> Any:
     index `first`, entries are `jump` apart, and the part has `left` more of them. The first vector
     begins `base` elements into an entry of `width` elements. Values outside of the part become 0.
     """
-    read, vector_length = make_read_vector(element, shape), shape.vector_length(element)
+    read = make_read_vector(element, shape)
+    vector_length = shape.vector_length(element)
     ahead, vectors, teams = shape.ahead, shape.vectors, shape.teams
-    stride, zero = shape.lanes * vector_length, constant(element, 0.0)
+    stride = shape.lanes * vector_length
+    zero = constant(element, 0.0)
     all_inside = make_all_inside(element, shape)
 
     @device
@@ -196,9 +201,11 @@ def make_write_along(element: ElementType, shape: ColumnShape) -> Any:
 
     It writes the vectors that `make_read_along` reads.
     """
-    write, vector_length = make_write_vector(element, shape), shape.vector_length(element)
+    write = make_write_vector(element, shape)
+    vector_length = shape.vector_length(element)
     ahead, vectors, teams = shape.ahead, shape.vectors, shape.teams
-    stride, all_inside = shape.lanes * vector_length, make_all_inside(element, shape)
+    stride = shape.lanes * vector_length
+    all_inside = make_all_inside(element, shape)
 
     @device
     def write_all(y, first, jump, values):
@@ -236,7 +243,8 @@ def make_fold_sums(shape: ColumnShape, slots: int) -> Any:
     `first` and `second` are shared arrays of sums, each with `slots` numbers for each thread. The
     total of each channel replaces the first team's number in the same array.
     """
-    lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
+    lanes, teams = shape.lanes, shape.teams
+    levels = shape.teams.bit_length() - 1
     threads = shape.threads
 
     @device
@@ -263,8 +271,10 @@ def make_fold_moments(shape: ColumnShape, slots: int) -> Any:
     The merged moments of each channel replace the moments of the first team. If a thread's count is
     0, its mean is not read.
     """
-    lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
-    threads, merge = shape.threads, device(merge_centred_moments)
+    lanes, teams = shape.lanes, shape.teams
+    levels = shape.teams.bit_length() - 1
+    threads = shape.threads
+    merge = device(merge_centred_moments)
 
     @device
     def fold(counts, means, m2s):

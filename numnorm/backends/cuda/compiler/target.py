@@ -389,10 +389,12 @@ def _packed(builder: Any, name: str, values: list[Any]) -> Any:
             kind = {"float16": "f16x2", "bfloat16": "bf16x2"}[name]
             operands = ir.FunctionType(_I32, [_FLOAT, _FLOAT])
             convert = f"cvt.rn.{kind}.f32 $0, $2, $1;"
-            fast, of_fast = builder.asm(operands, convert, "=r,f,f", values, False), builder.block
+            fast = builder.asm(operands, convert, "=r,f,f", values, False)
+            of_fast = builder.block
         with one_by_one:
             low, high = (builder.zext(_to_storage(builder, name, value), _I32) for value in values)
-            slow, of_slow = builder.or_(low, builder.shl(high, _I32(16))), builder.block
+            slow = builder.or_(low, builder.shl(high, _I32(16)))
+            of_slow = builder.block
     packed = builder.phi(_I32)
     packed.add_incoming(fast, of_fast)
     packed.add_incoming(slow, of_slow)

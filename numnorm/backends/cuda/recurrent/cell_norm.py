@@ -102,10 +102,13 @@ def _make_row_statistics(
     scale in `stats`, and stores mean_hi, mean_lo and the squares. The pivot makes the mean of a
     constant part exactly that constant.
     """
-    columns, count, sections = row_columns(element, shape), parts.count, parts.sections
+    columns = row_columns(element, shape)
+    count, sections = parts.count, parts.sections
     lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
-    compute_type, zero = element.compute_type, constant(element, 0.0)
-    both, buffer = 2 * count, smem_for_parts(count, shape)
+    compute_type = element.compute_type
+    zero = constant(element, 0.0)
+    both = 2 * count
+    buffer = smem_for_parts(count, shape)
     team_sums, team_both = (make_team_sums(shape.team, n) for n in (count, both))
 
     @device
@@ -161,10 +164,12 @@ def _make_rescale(element: ElementType, shape: RowShape, parts: Parts) -> Any:
     It changes the scale of each part whose squares are out of the range of the compute type, to a
     power of two that brings the largest absolute value, or epsilon, near 1.
     """
-    count, size = parts.count, parts.sections * row_columns(element, shape).slots
+    count = parts.count
+    size = parts.sections * row_columns(element, shape).slots
     largest_of = make_team_largest_of(shape.team, count)
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
-    compute_type, infinity = element.compute_type, constant(element, float("inf"))
+    compute_type = element.compute_type
+    infinity = constant(element, float("inf"))
     buffer = smem_for_parts(count, shape)
 
     @device
@@ -210,11 +215,13 @@ def make_cell_moments(formula: Formula, element: ElementType, shape: RowShape, p
     leaves its factor uncomputed.
     """
     row_statistics = _make_row_statistics(formula, element, shape, parts)
-    rescale, is_poor = _make_rescale(element, shape, parts), make_is_poor(element)
+    rescale = _make_rescale(element, shape, parts)
+    is_poor = make_is_poor(element)
     # All threads of a wide team see the same sums. Narrow teams share a warp: all of them rescale
     # if one must, because of the warp's shuffles.
     any_of = make_team_largest(WARP) if shape.team < WARP else device(lambda v, smem: v)
-    count, zero, one = parts.count, constant(element, 0.0), constant(element, 1.0)
+    count = parts.count
+    zero, one = constant(element, 0.0), constant(element, 1.0)
 
     @device
     def moments(values, pivots, stats, squares, at, width, scaling, smem):
@@ -235,7 +242,8 @@ def make_cell_moments(formula: Formula, element: ElementType, shape: RowShape, p
 @functools.cache
 def make_cell_factor(element: ElementType) -> Any:
     """Return a device function ``factor(scale, squares, scaling)``: the inverse deviation."""
-    inverse_deviation, one = make_inverse_deviation(element), constant(element, 1.0)
+    inverse_deviation = make_inverse_deviation(element)
+    one = constant(element, 1.0)
 
     @device
     def factor(scale, squares, scaling):
@@ -255,8 +263,10 @@ def make_cell_statistics(
     It stores the statistics of each part, and does not change the values. All threads of a block
     must call it.
     """
-    moments, factor = make_cell_moments(formula, element, shape, parts), make_cell_factor(element)
-    compute_type, count = element.compute_type, parts.count
+    moments = make_cell_moments(formula, element, shape, parts)
+    factor = make_cell_factor(element)
+    compute_type = element.compute_type
+    count = parts.count
 
     @device
     def statistics(values, pivots, stats, at, width, scaling, smem):
@@ -310,9 +320,11 @@ def normalized(x: Any, stats: Any, part: Any) -> Any:
 
 def make_normalize(element: ElementType, shape: RowShape, parts: Parts) -> Any:
     """Return a device function ``normalize(values, stats, at, limit)``: in place, 0 from limit."""
-    columns, sections = row_columns(element, shape), parts.sections
+    columns = row_columns(element, shape)
+    sections = parts.sections
     lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
-    all_sections, zero = parts.count * sections, constant(element, 0.0)
+    all_sections = parts.count * sections
+    zero = constant(element, 0.0)
 
     @device
     def normalize(values, stats, at, limit):
@@ -343,11 +355,13 @@ def make_norm_backward(
     """
     if norm is None:
         return device(lambda grad, at, width, xhat, gain, numbers, stats, coefficients, smem: None)
-    columns, zero = row_columns(element, shape), constant(element, 0.0)
+    columns = row_columns(element, shape)
+    zero = constant(element, 0.0)
     compute_type = element.compute_type
     lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
     backward, gradient = device(norm.formula.backward), device(input_gradient)
-    row_sums, means_of = sums_of(2), make_means(element)
+    row_sums = sums_of(2)
+    means_of = make_means(element)
 
     @device
     def norm_backward(grad, at, width, xhat, gain, numbers, stats, coefficients, smem):

@@ -88,7 +88,9 @@ def forward(
 
     Without `save` there is no history of cells, only the last ones.
     """
-    library, rows, (batch, units) = x.lib, x.shape[0], states[0].shape
+    library = x.lib
+    rows = x.shape[0]
+    batch, units = states[0].shape
     facts = kind.facts_of(spec)
     state, *cells = states
     history = new_states(x, state, rows), *(new_states(x, c, rows * save) for c in cells)
@@ -147,7 +149,9 @@ def _run_forward(
     each product has its own norm. Otherwise return None: the steps then save the sums of both
     products in the array of the products with x.
     """
-    library, (state, cells), facts = x.lib, _of_both(history), kind.facts_of(spec)
+    library = x.lib
+    state, cells = _of_both(history)
+    facts = kind.facts_of(spec)
     total, units = library.shape(state)
     batch = total - x.shape[0]
     all_arrays = (
@@ -155,11 +159,13 @@ def _run_forward(
     )  # fmt: skip
     shape = shape_for(units, x, *all_arrays, *weights.others)
     kernel = _forward_kernel(kind.step, spec, x.element, shape)
-    of_steps, others = StepArrays(x, *all_arrays), kind.step.weights(*addresses(x, weights.others))
+    of_steps = StepArrays(x, *all_arrays)
+    others = kind.step.weights(*addresses(x, weights.others))
     widths = facts.normalized * units, units
     scalings = OfNorms(*(scaling_numbers(scaling, width) for width in widths))
     ada = AdaNumbers(*weights.numbers)
-    products, norm_each_product = [], facts.norm_each_product
+    products = []
+    norm_each_product = facts.norm_each_product
     for start, count, before in step_ranges(steps, batch):
         z = library.matmul(library.rows(state, before, before + count), weights.transposed_h)
         after = batch + start
@@ -192,7 +198,8 @@ def backward(
     dstates: States,
 ) -> CellGradients:
     """Return all gradients."""
-    rows, (batch, units) = x.shape[0], dstates[0].shape
+    rows = x.shape[0]
+    batch, units = dstates[0].shape
     last = tuple(map(copied, dstates))
     if not rows:
         parameters = gradients_without_steps(x, weights, units, kind.sizes)
@@ -215,9 +222,13 @@ def backward(
 
 def _new_results(kind: CellKind, spec: Any, x: DeviceArray, units: int) -> Results:
     """Return new arrays for the results of the backward steps."""
-    rows, facts = x.shape[0], kind.facts_of(spec)
-    shape, sections, normed = (rows, kind.gates * units), facts.other_sections, facts.norms[0]
-    gates, other = new(x, shape), new(x, (rows, sections * units)) if sections else None
+    rows = x.shape[0]
+    facts = kind.facts_of(spec)
+    shape = (rows, kind.gates * units)
+    sections = facts.other_sections
+    normed = facts.norms[0]
+    gates = new(x, shape)
+    other = new(x, (rows, sections * units)) if sections else None
     dxp = (new(x, shape) if normed else other) if facts.norm_each_product else None
     return Results(new(x, shape) if normed else gates, dxp, gates, other)
 
@@ -233,14 +244,17 @@ def _run_backward(
     last: tuple[Any, ...],
 ) -> Any:
     """Compute all backward steps, and return the gradient of the first h through the products."""
-    library, (saved, masks, dy, results) = x.lib, arrays
+    library = x.lib
+    saved, masks, dy, results = arrays
     batch, units = library.shape(last[0])
     all_arrays = *saved, *_of_both(masks), dy, *results
     shape = shape_for(units, x, *all_arrays, *last, *weights.others)
     kernel = _backward_kernel(kind.step, spec, x.element, shape)
-    of_steps, others = StepArrays(x, *all_arrays), kind.step.weights(*addresses(x, weights.others))
+    of_steps = StepArrays(x, *all_arrays)
+    others = kind.step.weights(*addresses(x, weights.others))
     dh, dc = _of_both(tuple(addresses(x, last)))
-    facts, ada = kind.facts_of(spec), AdaNumbers(*weights.numbers)
+    facts = kind.facts_of(spec)
+    ada = AdaNumbers(*weights.numbers)
     coefficients = OfNorms(
         coefficient_numbers(facts.norms[0], scaling, facts.normalized * units),
         coefficient_numbers(facts.norms[1], scaling, units),
@@ -258,7 +272,8 @@ def _run_backward(
             (count, later, units, ada, coefficients),
         )  # fmt: skip
         dz = library.rows(results.dz, start, start + count)
-        later, product = count, library.matmul(dz, weights.h)
+        later = count
+        product = library.matmul(dz, weights.h)
     return product
 
 

@@ -77,9 +77,11 @@ def make_gates(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
     multiplies the old state, which may be large. `weights` is `GRUWeights`, `numbers` is
     `AdaNumbers`, `at` the thread's first unit, and `width` the number of units.
     """
-    columns, zero = row_columns(element, shape), constant(element, 0.0)
+    columns = row_columns(element, shape)
+    zero = constant(element, 0.0)
     compute_type = element.compute_type
-    slots, sigmoid, tanh = columns.slots, make_sigmoid(element), make_tanh(element)
+    slots = columns.slots
+    sigmoid, tanh = make_sigmoid(element), make_tanh(element)
     offset_of = make_column_weight(element, element, columns)
     add = make_add_normalized(spec.norm, element, shape)
     candidate_input = device(gru_candidate_input)
@@ -139,8 +141,10 @@ def make_new_state(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
     It computes the new state from the gates, as of `make_gates`, and from the state `before`, all
     of a thread's units, and blends it by the row of the zoneout mask.
     """
-    slots, one = row_columns(element, shape).slots, constant(element, 1.0)
-    blend, state = make_blend(element, shape, zoneout=spec.zoneout), device(gru_state)
+    slots = row_columns(element, shape).slots
+    one = constant(element, 1.0)
+    blend = make_blend(element, shape, zoneout=spec.zoneout)
+    state = device(gru_state)
 
     @device
     def new_state(mask, row, width, at, gates, before, new):
@@ -153,7 +157,8 @@ def make_new_state(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
 
 def make_step(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
     """Return the device function ``step`` of `StepKind`."""
-    columns, norms = row_columns(element, shape), product_norms(spec)
+    columns = row_columns(element, shape)
+    norms = product_norms(spec)
     compute_type = element.compute_type
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     read_pair, read_candidate = (make_read_products(of, element, shape) for of in norms)
@@ -161,7 +166,8 @@ def make_step(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
         make_normalize_products(of, element, shape) for of in norms
     )
     gates_of, new_state = (make(spec, element, shape) for make in (make_gates, make_new_state))
-    slots, two, four = columns.slots, 2 * columns.slots, 4 * columns.slots
+    slots = columns.slots
+    two, four = 2 * columns.slots, 4 * columns.slots
 
     @device
     def step(products, weights, states, saved, span, ada, scalings, smem):
@@ -191,10 +197,13 @@ def _make_gate_gradients(spec: GRUSpec, element: ElementType, shape: RowShape) -
     addresses; dh gets the gradient of the state before, with `bypass` added. `grad` is the gradient
     of the new state.
     """
-    columns, one = row_columns(element, shape), constant(element, 1.0)
+    columns = row_columns(element, shape)
+    one = constant(element, 1.0)
     compute_type = element.compute_type
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
-    slots, zoned, gradient = columns.slots, spec.zoneout, device(gru_gradient)
+    slots = columns.slots
+    zoned = spec.zoneout
+    gradient = device(gru_gradient)
 
     @device
     def gate_gradients(before, dh, span, gates, grad, bypass):
@@ -220,7 +229,8 @@ def _make_write_gradients(element: ElementType, shape: RowShape) -> Any:
     It stores the gradients of both products' norm results: the sections of `gate_gradients`.
     """
     columns = row_columns(element, shape)
-    write, slots = make_write_columns(element, columns), columns.slots
+    write = make_write_columns(element, columns)
+    slots = columns.slots
 
     @device
     def write_gradients(results, span, grads):
@@ -256,8 +266,10 @@ def _make_norms_backward(
         )
         for of in product_norms(spec)
     )
-    two, compute_type = 2 * row_columns(element, shape).slots, element.compute_type
-    row_sums, offset = sums_of(SUMS), 2 * PAIR.count
+    two = 2 * row_columns(element, shape).slots
+    compute_type = element.compute_type
+    row_sums = sums_of(SUMS)
+    offset = 2 * PAIR.count
 
     @device
     def norms_backward(grads, values, stats, gammas, ada, coefficients, smem, results, span):
@@ -281,7 +293,8 @@ def _make_norms_backward(
 
 def make_step_back(spec: GRUSpec, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return the device function ``step_back`` of `StepKind`."""
-    compute_type, slots = element.compute_type, row_columns(element, shape).slots
+    compute_type = element.compute_type
+    slots = row_columns(element, shape).slots
     norms = product_norms(spec)
     read_pair, read_candidate = (make_read_products(of, element, shape) for of in norms)
     normalize_pair, normalize_candidate = (make_normalize_again(of, element, shape) for of in norms)
@@ -355,14 +368,17 @@ def _parameter_sums(
     spec: GRUSpec, x: DeviceArray, saved: Saved, results: Results
 ) -> dict[str, Any]:
     """Return the gradients of biases and norms, by name."""
-    dz, dxp, table = results.gates, results.other, saved.table
-    units, gammas = x.lib.shape(saved.history[0])[1], {}
+    dz, dxp = results.gates, results.other
+    table = saved.table
+    units = x.lib.shape(saved.history[0])[1]
+    gammas = {}
     if spec.norm is not None and spec.norm.parameters > 0:
         # Columns 0 to 2H are z and r, at the first site; 2H to 3H the candidate, at the next site.
         gammas["gamma_h"], beta_h = column_sums(x, dz, saved.z, table, 0, 2 * units)
         gammas["gamma_x"], beta_x = column_sums(x, dxp, saved.xp, table, 2, 2 * units)
     else:
-        (_, beta_h), (_, beta_x) = column_sums(x, dz), column_sums(x, dxp)
+        _, beta_h = column_sums(x, dz)
+        _, beta_x = column_sums(x, dxp)
     bias_h = x.lib.rows(beta_h, 2 * units, GATES * units)
     return gammas | {"bias": beta_x, "beta_x": beta_x, "beta_h": beta_h, "bias_h": bias_h}
 

@@ -101,11 +101,14 @@ def make_gates(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
     It computes the gates f, i, o and g from the normalized products `values`. `weights` has the
     addresses ``offset, gamma_h, gamma_x``, and `numbers` is `AdaNumbers`.
     """
-    columns, zero = row_columns(element, shape), constant(element, 0.0)
-    slots, compute_type = columns.slots, element.compute_type
+    columns = row_columns(element, shape)
+    zero = constant(element, 0.0)
+    slots = columns.slots
+    compute_type = element.compute_type
     norm_each_product = spec.norm_each_product
     offset_of = make_column_weight(element, element, columns)
-    add, sigmoid = make_add_normalized(spec.gates, element, shape), make_sigmoid(element)
+    add = make_add_normalized(spec.gates, element, shape)
+    sigmoid = make_sigmoid(element)
     tanh = make_tanh(element)
 
     @device
@@ -158,7 +161,8 @@ def make_apply_norm(spec: LSTMSpec, element: ElementType, shape: RowShape) -> An
     norm's result in `normal`. `weights` has the addresses of gamma and beta, and `numbers` is
     `AdaNumbers`. Without a norm it copies the cells to `normal`.
     """
-    columns, compute_type = row_columns(element, shape), element.compute_type
+    columns = row_columns(element, shape)
+    compute_type = element.compute_type
     slots = columns.slots
     if spec.cell is None:
 
@@ -170,7 +174,8 @@ def make_apply_norm(spec: LSTMSpec, element: ElementType, shape: RowShape) -> An
         return plain
     gain_at = make_column_weight(element, gain_of(spec.cell, element), columns)
     bias_at = make_column_weight(element, bias_of(spec.cell, element), columns)
-    apply, normalize = device(spec.cell.formula.forward), make_normalize(element, shape, CELL)
+    apply = device(spec.cell.formula.forward)
+    normalize = make_normalize(element, shape, CELL)
 
     @device
     def apply_norm(cells, weights, numbers, span, stats, gain, normal):
@@ -192,11 +197,15 @@ def _make_compute_statistics(spec: LSTMSpec, element: ElementType, shape: RowSha
     """
     if spec.cell is None:
         return device(lambda cells, table, span, scaling, smem, stats: None)
-    formula, compute_type, zero = spec.cell.formula, element.compute_type, constant(element, 0.0)
-    statistics, centred = make_cell_statistics(formula, element, shape, CELL), formula.centred
+    formula = spec.cell.formula
+    compute_type = element.compute_type
+    zero = constant(element, 0.0)
+    statistics = make_cell_statistics(formula, element, shape, CELL)
+    centred = formula.centred
     store_statistics = make_store_statistics(element, 1)
     team_sum = make_team_sum(shape.team)
-    offset, all_sites = SMEM_PER_WARP * smem_for_parts(1, shape), sites(spec)
+    offset = SMEM_PER_WARP * smem_for_parts(1, shape)
+    all_sites = sites(spec)
 
     @device
     def compute_statistics(cells, table, span, scaling, smem, stats):
@@ -215,7 +224,8 @@ def _make_load_statistics(spec: LSTMSpec, element: ElementType) -> Any:
     """Return a device function ``load_statistics(table, row, stats)`` of the cell's statistics."""
     if spec.cell is None:
         return device(lambda table, row, stats: None)
-    load, all_sites = make_load_statistics(element, 1), sites(spec)
+    load = make_load_statistics(element, 1)
+    all_sites = sites(spec)
     return device(lambda table, row, stats: load(table, row, all_sites, all_sites - 1, stats))
 
 
@@ -228,7 +238,9 @@ def make_new_cell(element: ElementType, shape: RowShape) -> Any:
     It computes the new cells, before their norm, from the gates and the cells before. Units from
     `limit` on become 0.
     """
-    columns, cell, zero = row_columns(element, shape), device(lstm_cell), constant(element, 0.0)
+    columns = row_columns(element, shape)
+    cell = device(lstm_cell)
+    zero = constant(element, 0.0)
     lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
 
     @device
@@ -252,10 +264,14 @@ def make_write_states(spec: LSTMSpec, element: ElementType, shape: RowShape) -> 
     and the normalized cells; `cells` and `normal` become the cells and states that the next step
     gets.
     """
-    columns, tanh, state = row_columns(element, shape), make_tanh(element), device(lstm_state)
+    columns = row_columns(element, shape)
+    tanh = make_tanh(element)
+    state = device(lstm_state)
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
-    slots, zoned, carries = columns.slots, spec.zoneout, spec.carries_normalized
-    is_cell_apart, o = spec.carries_normalized or spec.zoneout, 2 * columns.slots
+    slots = columns.slots
+    zoned, carries = spec.zoneout, spec.carries_normalized
+    is_cell_apart = spec.carries_normalized or spec.zoneout
+    o = 2 * columns.slots
     blend = make_blend(element, shape, zoneout=spec.zoneout)
 
     @device
@@ -279,8 +295,10 @@ def make_write_states(spec: LSTMSpec, element: ElementType, shape: RowShape) -> 
 
 def make_step(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
     """Return the device function ``step`` of `StepKind`."""
-    columns, of = row_columns(element, shape), product_norm(spec)
-    compute_type, read = element.compute_type, make_read_columns(element, columns)
+    columns = row_columns(element, shape)
+    of = product_norm(spec)
+    compute_type = element.compute_type
+    read = make_read_columns(element, columns)
     read_products, normalize_products = (
         make(of, element, shape) for make in (make_read_products, make_normalize_products)
     )
@@ -288,7 +306,8 @@ def make_step(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
         make(spec, element, shape)
         for make in (make_gates, _make_compute_statistics, make_apply_norm, make_write_states)
     )
-    new_cell, slots = make_new_cell(element, shape), columns.slots
+    new_cell = make_new_cell(element, shape)
+    slots = columns.slots
     size, all_gates = of.sections * slots, GATES * slots
 
     @device
@@ -333,11 +352,15 @@ def _make_cell_gradient(
     the new state, becomes that of the cell before its norm; o in `gates` becomes its gradient.
     `dcell` is the gradient of the cell that the next step gets.
     """
-    columns, compute_type = row_columns(element, shape), element.compute_type
+    columns = row_columns(element, shape)
+    compute_type = element.compute_type
     tanh = make_tanh(element)
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
-    slots, o, one = columns.slots, 2 * columns.slots, constant(element, 1.0)
-    carries, gradient = spec.carries_normalized, device(lstm_state_gradient)
+    slots = columns.slots
+    o = 2 * columns.slots
+    one = constant(element, 1.0)
+    carries = spec.carries_normalized
+    gradient = device(lstm_state_gradient)
     norm_backward = make_norm_backward(spec.cell, element, shape, sums_of)
     load_statistics = _make_load_statistics(spec, element)
     apply_norm = make_apply_norm(spec, element, shape)
@@ -373,10 +396,13 @@ def _make_gate_gradients(spec: LSTMSpec, element: ElementType, shape: RowShape) 
     f, i and g in `gates` become their gradients. `before` and `dc` are addresses; dc gets the
     gradient of the cell before, with `bypass` added. `grad` is the gradient of the new cell.
     """
-    columns, one = row_columns(element, shape), constant(element, 1.0)
+    columns = row_columns(element, shape)
+    one = constant(element, 1.0)
     compute_type = element.compute_type
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
-    slots, zoned, gradient = columns.slots, spec.zoneout, device(lstm_cell_gradient)
+    slots = columns.slots
+    zoned = spec.zoneout
+    gradient = device(lstm_cell_gradient)
 
     @device
     def gate_gradients(before, dc, span, gates, grad, bypass):
@@ -395,16 +421,19 @@ def _make_gate_gradients(spec: LSTMSpec, element: ElementType, shape: RowShape) 
 
 def make_step_back(spec: LSTMSpec, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return the device function ``step_back`` of `StepKind`."""
-    columns, of = row_columns(element, shape), product_norm(spec)
+    columns = row_columns(element, shape)
+    of = product_norm(spec)
     compute_type = element.compute_type
-    slots, all_gates, size = columns.slots, GATES * columns.slots, of.sections * columns.slots
+    slots = columns.slots
+    all_gates, size = GATES * columns.slots, of.sections * columns.slots
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     read_products = make_read_products(of, element, shape, summed=True)
     normalize_again = make_normalize_again(of, element, shape)
     gates_of, gate_gradients = (
         make(spec, element, shape) for make in (make_gates, _make_gate_gradients)
     )
-    zoned, numbers = spec.zoneout, max(1, of.parts.count * NUMBERS)
+    zoned = spec.zoneout
+    numbers = max(1, of.parts.count * NUMBERS)
     state_gradient = make_state_gradient(element, shape, zoneout=zoned, past_every_step=zoned)
     blend_gradient = make_blend_gradient(element, shape, zoneout=zoned)
     cell_gradient = _make_cell_gradient(spec, element, shape, sums_of)
@@ -459,7 +488,8 @@ def weights(spec: LSTMSpec, parameters: Any, ada: tuple[float, float]) -> Weight
     """Return the parameters of an LSTM; the betas of the products are added to the bias."""
     like = parameters.weight_h
     units = like.shape[1]
-    four, norm_x = GATES * units, spec.gates if spec.norm_each_product else None
+    four = GATES * units
+    norm_x = spec.gates if spec.norm_each_product else None
     biases = map(array_or_none, (parameters.bias, parameters.beta_x, parameters.beta_h))
     others = LSTMWeights(
         added_up(like, (four,), *biases),
@@ -486,7 +516,9 @@ def _parameter_sums(
     spec: LSTMSpec, x: DeviceArray, saved: Saved, results: Results
 ) -> dict[str, Any]:
     """Return the gradients of biases and norms, by name."""
-    grads, table, units = {}, saved.table, x.lib.shape(saved.history[0])[1]
+    grads = {}
+    table = saved.table
+    units = x.lib.shape(saved.history[0])[1]
     has_gamma = spec.gates is not None and spec.gates.parameters > 0
     if has_gamma:
         grads["gamma_h"], offset = column_sums(

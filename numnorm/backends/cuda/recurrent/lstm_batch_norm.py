@@ -85,7 +85,8 @@ def make_gates_and_cell(element: ElementType) -> Kernel:
     """
     load, store = make_load_one(element), make_store_one(element)
     compute_type = element.compute_type
-    sigmoid, tanh, new_cell = make_sigmoid(element), make_tanh(element), device(lstm_cell)
+    sigmoid, tanh = make_sigmoid(element), make_tanh(element)
+    new_cell = device(lstm_cell)
 
     def kernel(z, xp, offset, c_prev, gates, cell, count, width):
         values = cuda.local.array(GATES, compute_type)
@@ -108,7 +109,8 @@ def make_gates_and_cell(element: ElementType) -> Kernel:
 def make_state(element: ElementType) -> Kernel:
     """Return the kernel of a step's state: ``gates, normal, h``; normal is the normalized cell."""
     load, store = make_load_one(element), make_store_one(element)
-    tanh, new_state = make_tanh(element), device(lstm_state)
+    tanh = make_tanh(element)
+    new_state = device(lstm_state)
 
     def kernel(gates, normal, h, count, width):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
@@ -129,7 +131,8 @@ def make_state_gradient(element: ElementType, *, carries: bool) -> Kernel:
     (`carries`), the kernel adds dc to ``dnormal``.
     """
     load, store, tanh = make_load_one(element), make_store_one(element), make_tanh(element)
-    gradient_of, one = device(lstm_state_gradient), constant(element, 1.0)
+    gradient_of = device(lstm_state_gradient)
+    one = constant(element, 1.0)
 
     def kernel(gates, normal, gradients, dc, dgates, dnormal, later, count, width):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
@@ -154,7 +157,8 @@ def make_cell_gradient(element: ElementType, *, carries: bool) -> Kernel:
     cell before its norm (not `carries`), the kernel adds dc to the gradient of the new cell.
     """
     load, store = make_load_one(element), make_store_one(element)
-    gradient, one = device(lstm_cell_gradient), constant(element, 1.0)
+    gradient = device(lstm_cell_gradient)
+    one = constant(element, 1.0)
 
     def kernel(gates, c_prev, dcell, dc, dgates, count, width):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
@@ -211,7 +215,8 @@ class _Site(NamedTuple):
 
     def forward(self, t: int, x: DeviceArray) -> _Normalized:
         """Return the norm of the rows of step t, and update the running statistics."""
-        layout, size = column_layout(x.shape, 1), x.shape[1]
+        layout = column_layout(x.shape, 1)
+        size = x.shape[1]
         if self.running is not None and self.is_constant:
             row = min(self.running.first + t, self.running.mean.shape[0] - 1)
             mean, variance = (
@@ -292,12 +297,15 @@ def batch_cell_forward(
     running: dict[str, RunningSteps],
 ) -> tuple[tuple[Any, Any], _Saved]:
     """Return the histories of states and of cells, and what the backward pass needs."""
-    library, units = x.lib, states[0].shape[1]
+    library = x.lib
+    units = states[0].shape[1]
     with on_device_of(x):
-        weights, sites = make_weights(given, (), (1.0, 0.0)), _sites(spec, eps, given, running)
+        weights = make_weights(given, (), (1.0, 0.0))
+        sites = _sites(spec, eps, given, running)
         biases = map(array_or_none, (given.bias, given.beta_x, given.beta_h))
         offset = added_up(given.weight_h, (GATES * units,), *biases)
-        (h, c), each_step = map(copied, states), []
+        h, c = map(copied, states)
+        each_step = []
         history = [h], [c]
         xp = library.matmul(x.array, weights.transposed_x) if x.shape[0] else None
         for t, (start, count) in enumerate(_ranges(steps)):
@@ -365,22 +373,26 @@ def batch_cell_backward(
     saved: _Saved, dy: DeviceArray, dstates: tuple[DeviceArray, ...]
 ) -> CellGradients:
     """Return all gradients, from the gradients of every step's state and of the last states."""
-    x, weights, units = saved.x, saved.weights, dstates[0].shape[1]
-    library, ranges = x.lib, _ranges(saved.steps)
+    x, weights = saved.x, saved.weights
+    units = dstates[0].shape[1]
+    library = x.lib
+    ranges = _ranges(saved.steps)
     with on_device_of(x):
         last, dc = map(copied, dstates)
         if not ranges:
             parameters = gradients_without_steps(x, weights, units, SIZES)
             return CellGradients(copied(x), (last, dc), parameters)
         of_steps: list[dict[str, Any]] = [{} for _ in ranges]
-        later, dh = 0, last
+        later = 0
+        dh = last
         for t in reversed(range(len(ranges))):
             start, count = ranges[t]
             step_dy = ArrayOffset(dy.array, start * units * x.element.itemsize)
             gradients = StateGradients(step_dy, dh, last)
             sizes = later, count, units
             of_steps[t] = _step_back(saved, saved.each_step[t], gradients, dc, sizes)
-            later, dh = count, library.matmul(of_steps[t]["z"], weights.h)
+            later = count
+            dh = library.matmul(of_steps[t]["z"], weights.h)
         by_name = {name: [of_step[name] for of_step in of_steps] for name in of_steps[0]}
         dz, dxp = (library.concatenated(by_name.pop(name)) for name in ("z", "xp"))
         parameters = {name: _summed(x, parts) for name, parts in by_name.items()}
@@ -399,7 +411,8 @@ def _step_back(
     `sizes` has the numbers of rows of the next step and of this step, and of units. `dc`, the
     gradient of the new cell, becomes that of the cell before.
     """
-    x, sites, carries = saved.x, saved.sites, saved.spec.carries_normalized
+    x, sites = saved.x, saved.sites
+    carries = saved.spec.carries_normalized
     later, count, units = sizes
     dgates, dnormal = (new(x, (count, n * units)) for n in (GATES, 1))
     step_sizes = count * units, units

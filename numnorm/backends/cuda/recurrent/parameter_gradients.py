@@ -48,7 +48,8 @@ def _make_xhat(element: ElementType, normed: bool) -> Any:
     zero = constant(element, 0.0)
     if not normed:
         return device(lambda values, table, row, column, columns, sites, site: zero)
-    load_one, load_statistics = make_load_one(element), make_load_statistics(element, 1)
+    load_one = make_load_one(element)
+    load_statistics = make_load_statistics(element, 1)
     compute_type = element.compute_type
 
     @device
@@ -70,7 +71,8 @@ def make_cell_sums(element: ElementType, *, normed: bool) -> Kernel:
     table, this norm's first ``site``, and the ``width`` of the columns that share a site.
     """
     load_one, store_one = make_load_one(element), make_store_one(element)
-    xhat, zero = _make_xhat(element, normed), constant(element, 0.0)
+    xhat = _make_xhat(element, normed)
+    zero = constant(element, 0.0)
     joined = make_joined(element, element)
 
     def kernel(grads, values, table, sums, rows, columns, parts, sites, site, width):
@@ -120,14 +122,16 @@ def column_sums(
     stands for all columns. Without values there is no norm, and the first result is None.
     """
     rows, columns = x.lib.shape(grads)
-    normed, count = values is not None, parts_of(rows, columns)
+    normed = values is not None
+    count = parts_of(rows, columns)
     kernel = _cell_sums(x.element, normed=normed)
     sums = new(x, (2 if normed else 1, count, columns))
     arrays = grads, values, table.array if table else None, sums
     sizes = rows, columns, count, table.sites if table else 0, site, width or columns
     launch(kernel, count * blocks_of_columns(columns), x, arrays, sizes)
     results = [new(x, (columns,)) for _ in range(2 if normed else 1)]
-    finish, blocks = _finish(x.element, x.element), -(-columns // COLUMNS)
+    finish = _finish(x.element, x.element)
+    blocks = -(-columns // COLUMNS)
     launch(finish, len(results) * blocks, x, (sums, *results, None)[:3], (count, columns))
     return (results[0], results[1]) if normed else (None, results[0])
 

@@ -57,7 +57,8 @@ def make_add_sums(element: ElementType) -> Kernel:
     It takes the addresses ``a, b, c, result``, where the address 0 means no array, and ``count``.
     """
     load_one, store_one = make_load_one(element), make_store_one(element)
-    zero, joined = constant(element, 0.0), make_joined(element, element)
+    zero = constant(element, 0.0)
+    joined = make_joined(element, element)
 
     @device
     def load(address, i):
@@ -117,7 +118,9 @@ def new(x: DeviceArray, shape: Shape) -> Any:
 
 def make_weights(parameters: Any, others: tuple[Any, ...], numbers: tuple[float, float]) -> Weights:
     """Return the weights of a cell."""
-    x, h, library = parameters.weight_x.array, parameters.weight_h.array, parameters.weight_x.lib
+    x = parameters.weight_x.array
+    h = parameters.weight_h.array
+    library = parameters.weight_x.lib
     transposed_x, transposed_h = (library.permuted(a, (1, 0)) for a in (x, h))
     return Weights(x, h, transposed_x, transposed_h, others, numbers)
 
@@ -144,7 +147,8 @@ def parameter_or(
 
 def added_up(like: DeviceArray, shape: Shape, *values: Any) -> Any:
     """Return the sum of up to three arrays of the library; None stands for 0."""
-    result, kernel = new(like, shape), _added_up(like.element)
+    result = new(like, shape)
+    kernel = _added_up(like.element)
     count = math.prod(shape)
     three = (*values, None, None, None)[:3]
     if count:
@@ -159,7 +163,8 @@ def array_or_none(value: DeviceArray | None) -> Any:
 
 def scaling_numbers(scaling: Scaling, width: int) -> ScalingNumbers:
     """Return the numbers of a norm of `width` elements for the forward kernels."""
-    eps, divisor = scaling.eps, width - scaling.ddof
+    eps = scaling.eps
+    divisor = width - scaling.ddof
     return ScalingNumbers(1.0 / width, 1.0 / divisor, eps, scaling.eps_on_deviation, math.sqrt(eps))
 
 

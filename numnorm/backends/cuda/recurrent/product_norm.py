@@ -92,7 +92,8 @@ def make_gate_norm_backward(
             pass
 
         return nothing
-    compute_type, both = element.compute_type, 2 * parts.count
+    compute_type = element.compute_type
+    both = 2 * parts.count
     add_up, write = (
         make(norm, element, shape, parts, gates)
         for make in (make_gate_norm_sums, make_gate_norm_gradient)
@@ -118,11 +119,14 @@ def make_gate_norm_sums(
 
     ``add_up(grads, values, gammas, ada, width, at, sums)``
     """
-    columns, zero = row_columns(element, shape), constant(element, 0.0)
-    slots, count, size = columns.slots, parts.count, parts.sections
+    columns = row_columns(element, shape)
+    zero = constant(element, 0.0)
+    slots = columns.slots
+    count, size = parts.count, parts.sections
     compute_type = element.compute_type
     gain_at = make_column_weight(element, gain_of(norm, element), columns)
-    backward, both, sections = device(norm.formula.backward), 2 * count, count * size
+    backward = device(norm.formula.backward)
+    both, sections = 2 * count, count * size
     start, each = gates.first, gates.count
     grad_sections = each if gates.shared else sections
 
@@ -150,12 +154,16 @@ def make_gate_norm_gradient(
 
     ``write_gradient(grads, values, stats, sums, gammas, ada, coefficients, dz, dxp, *span)``
     """
-    columns, compute_type = row_columns(element, shape), element.compute_type
-    slots, count, size = columns.slots, parts.count, parts.sections
+    columns = row_columns(element, shape)
+    compute_type = element.compute_type
+    slots = columns.slots
+    count, size = parts.count, parts.sections
     gain_at = make_column_weight(element, gain_of(norm, element), columns)
-    write, means_of = make_write_columns(element, columns), make_means(element)
+    write = make_write_columns(element, columns)
+    means_of = make_means(element)
     backward, gradient = device(norm.formula.backward), device(input_gradient)
-    all_gates, start, each, sections = gates.gates, gates.first, gates.count, count * size
+    all_gates, start, each = gates.gates, gates.first, gates.count
+    sections = count * size
     grad_sections = each if gates.shared else sections
 
     @device
@@ -224,8 +232,10 @@ def make_read_products(
     Unless each product has its own norm, the values are ``z + xp``; `summed` says that z is the sum
     already.
     """
-    columns, compute_type = row_columns(element, shape), element.compute_type
-    read, slots = make_read_columns(element, columns), columns.slots
+    columns = row_columns(element, shape)
+    compute_type = element.compute_type
+    read = make_read_columns(element, columns)
+    slots = columns.slots
     gates, start, count = of.gates.gates, of.gates.first, of.gates.count
 
     @device
@@ -263,7 +273,8 @@ def _make_pivots(of: ProductNorm, element: ElementType) -> Any:
 
     It stores one value of each part as its pivot, the same one for all threads of a row.
     """
-    gates, start, count = of.gates.gates, of.gates.first, of.parts.count
+    gates, start = of.gates.gates, of.gates.first
+    count = of.parts.count
     load_one = make_load_one(element)
 
     @device
@@ -286,8 +297,12 @@ def _make_write_sums(of: ProductNorm, element: ElementType, shape: RowShape) -> 
     It stores the values ``z + xp`` in the array at the address `sums`, unless the address is 0 (no
     array) or each product has its own norm.
     """
-    columns, count, has_sums = row_columns(element, shape), of.gates.count, not of.norm_each_product
-    write, slots, gates = make_write_columns(element, columns), columns.slots, of.gates.gates
+    columns = row_columns(element, shape)
+    count = of.gates.count
+    has_sums = not of.norm_each_product
+    write = make_write_columns(element, columns)
+    slots = columns.slots
+    gates = of.gates.gates
 
     @device
     def write_sums(sums, span, values):
@@ -313,10 +328,13 @@ def make_normalize_products(of: ProductNorm, element: ElementType, shape: RowSha
             write_sums(saved.sums, span, values)
 
         return plain
-    count, numbers, compute_type = of.parts.count, of.parts.count * NUMBERS, element.compute_type
+    count = of.parts.count
+    numbers = of.parts.count * NUMBERS
+    compute_type = element.compute_type
     sites, first_site, distance = of.sites, of.first_site, of.distance
     statistics = make_cell_statistics(of.norm.formula, element, shape, of.parts)
-    pivots_of, store_statistics = _make_pivots(of, element), make_store_statistics(element, 1)
+    pivots_of = _make_pivots(of, element)
+    store_statistics = make_store_statistics(element, 1)
     normalize = make_normalize(element, shape, of.parts)
 
     @device
@@ -343,7 +361,8 @@ def make_normalize_again(of: ProductNorm, element: ElementType, shape: RowShape)
     """
     if of.norm is None:
         return device(lambda table, span, values, stats: None)
-    count, sites, first_site, distance = of.parts.count, of.sites, of.first_site, of.distance
+    count = of.parts.count
+    sites, first_site, distance = of.sites, of.first_site, of.distance
     load_statistics = make_load_statistics(element, 1)
     normalize = make_normalize(element, shape, of.parts)
 
@@ -362,8 +381,10 @@ def make_add_normalized(norm: Norm | None, element: ElementType, shape: RowShape
     It adds the norm's result for one gate's normalized values to `total`, without the array beta,
     which is part of the bias. The gate's gamma begins at index `first`. `numbers` is `AdaNumbers`.
     """
-    columns, compute_type = row_columns(element, shape), element.compute_type
-    gain, slots = make_column_weight(element, gain_of(norm, element), columns), columns.slots
+    columns = row_columns(element, shape)
+    compute_type = element.compute_type
+    gain = make_column_weight(element, gain_of(norm, element), columns)
+    slots = columns.slots
     apply = device(norm.formula.forward if norm else lambda xhat, g, b: xhat)
 
     @device

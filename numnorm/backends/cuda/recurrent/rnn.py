@@ -71,7 +71,8 @@ def make_new_state(spec: RNNSpec, element: ElementType, shape: RowShape) -> Any:
     It computes a thread's new units, `result`, from the normalized sums `values`, and loads their
     gamma into `gain`. `weights` is `RNNWeights`, `numbers` is `AdaNumbers`.
     """
-    columns, slots = row_columns(element, shape), row_columns(element, shape).slots
+    columns = row_columns(element, shape)
+    slots = row_columns(element, shape).slots
     offset_at = make_column_weight(element, element, columns)
     gain_at = make_column_weight(element, gain_of(spec.norm, element), columns)
     apply = device(spec.norm.formula.forward if spec.norm else lambda xhat, g, b: xhat)
@@ -94,9 +95,12 @@ def make_write_state(spec: RNNSpec, element: ElementType, shape: RowShape) -> An
     It blends the new units with the state before by zoneout, and stores them. `state`, `before` and
     `mask` are addresses.
     """
-    columns, compute_type, zoned = row_columns(element, shape), element.compute_type, spec.zoneout
+    columns = row_columns(element, shape)
+    compute_type = element.compute_type
+    zoned = spec.zoneout
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
-    blend, slots = make_blend(element, shape, zoneout=spec.zoneout), columns.slots
+    blend = make_blend(element, shape, zoneout=spec.zoneout)
+    slots = columns.slots
 
     @device
     def write_state(state, before, mask, row, width, at, limit, new):
@@ -111,7 +115,8 @@ def make_write_state(spec: RNNSpec, element: ElementType, shape: RowShape) -> An
 
 def make_step(spec: RNNSpec, element: ElementType, shape: RowShape) -> Any:
     """Return the device function ``step`` of `StepKind`."""
-    compute_type, slots = element.compute_type, row_columns(element, shape).slots
+    compute_type = element.compute_type
+    slots = row_columns(element, shape).slots
     read_products, normalize_products = (
         make(product_norm(spec), element, shape)
         for make in (make_read_products, make_normalize_products)
@@ -136,9 +141,12 @@ def make_step(spec: RNNSpec, element: ElementType, shape: RowShape) -> Any:
 
 def make_step_back(spec: RNNSpec, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return the device function ``step_back`` of `StepKind`."""
-    columns, of = row_columns(element, shape), product_norm(spec)
-    compute_type, slots = element.compute_type, columns.slots
-    normed, zoned = spec.norm is not None, spec.zoneout
+    columns = row_columns(element, shape)
+    of = product_norm(spec)
+    compute_type = element.compute_type
+    slots = columns.slots
+    normed = spec.norm is not None
+    zoned = spec.zoneout
     read_products = make_read_products(of, element, shape, summed=True)
     normalize_again = make_normalize_again(of, element, shape)
     write = make_write_columns(element, columns)

@@ -55,7 +55,8 @@ def pad_packed(
     dtype: ElementType,
 ) -> Any:
     """Return the padded array of the rows from index `start` on, which have the dtype of x."""
-    library, shape = x.lib, (layout.time, layout.batch, x.lib.shape(rows)[1])
+    library = x.lib
+    shape = (layout.time, layout.batch, x.lib.shape(rows)[1])
     with on_device_of(x):
         if layout.indices is None:
             rows = library.rows(rows, start, start + layout.count)

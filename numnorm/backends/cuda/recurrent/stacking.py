@@ -53,7 +53,8 @@ def make_masked(element: ElementType) -> Kernel:
     It takes ``source, mask, result`` as addresses, with a byte for each element of the mask; the
     number of elements ``count``; and the ``factor``.
     """
-    load, store, zero = make_load_one(element), make_store_one(element), constant(element, 0.0)
+    load, store = make_load_one(element), make_store_one(element)
+    zero = constant(element, 0.0)
 
     def kernel(source, mask, result, count, factor):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
@@ -91,7 +92,8 @@ def to_time_major(x: DeviceArray, batch_first: bool) -> Any:
 def concatenate(arrays: Sequence[Any]) -> Any:
     """Return the arrays concatenated along their last axis."""
     parts = [_contiguous(array) for array in arrays]
-    like, widths = parts[0], [part.shape[-1] for part in parts]
+    like = parts[0]
+    widths = [part.shape[-1] for part in parts]
     with on_device_of(like):
         result = _new(like, sum(widths))
         for part, width, start in zip(parts, widths, _starts(widths), strict=True):
@@ -103,7 +105,8 @@ def split(array: Any, widths: Sequence[int]) -> list[Any]:
     """Return the arrays of these widths of which `array` is the concatenation."""
     if len(widths) == 1:
         return [array]
-    whole, results = _contiguous(array), []
+    whole = _contiguous(array)
+    results = []
     with on_device_of(whole):
         for width, start in zip(widths, _starts(widths), strict=True):
             results.append(_new(whole, width))
@@ -122,7 +125,8 @@ def apply_mask(array: Any, mask: Any, factor: float) -> Any:
     """Return an array times a factor where the mask is true, and times 0 elsewhere."""
     x = _contiguous(array)
     with on_device_of(x):
-        result, count = _new(x, x.shape[-1]), math.prod(x.shape)
+        result = _new(x, x.shape[-1])
+        count = math.prod(x.shape)
         if count:
             kernel = _masked(x.element)
             launch(kernel, -(-count // kernel.threads), x, (x.array, mask, result), (count, factor))
@@ -133,7 +137,8 @@ def add(one: Any, other: Any) -> Any:
     """Return the sum of two arrays, rounded once."""
     x, y = _contiguous(one), _contiguous(other)
     with on_device_of(x):
-        result, count = _new(x, x.shape[-1]), math.prod(x.shape)
+        result = _new(x, x.shape[-1])
+        count = math.prod(x.shape)
         if count:
             kernel = _added(x.element)
             launch(kernel, -(-count // kernel.threads), x, (x.array, y.array, result), (count,))
@@ -160,7 +165,8 @@ def _copy_columns(
     x: DeviceArray, result: Any, width: int, of: tuple[int, int], into: tuple[int, int]
 ) -> None:
     """Copy `width` columns; `of` and `into` are each array's row width and first column."""
-    kernel, count = _moved(x.element), math.prod(x.shape[:-1]) * width
+    kernel = _moved(x.element)
+    count = math.prod(x.shape[:-1]) * width
     if count:
         sizes = count, width, *of, *into
         launch(kernel, -(-count // kernel.threads), x, (x.array, result), sizes)

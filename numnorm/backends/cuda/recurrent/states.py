@@ -76,8 +76,10 @@ def make_blend(element: ElementType, shape: RowShape, *, zoneout: bool) -> Any:
     """
     if not zoneout:
         return device(lambda mask, first, at, limit, new, before: None)
-    columns, blended = row_columns(element, shape), device(zoneout_blend)
-    read, slots = make_read_columns(element, columns), columns.slots
+    columns = row_columns(element, shape)
+    blended = device(zoneout_blend)
+    read = make_read_columns(element, columns)
+    slots = columns.slots
     compute_type = element.compute_type
 
     @device
@@ -98,8 +100,10 @@ def make_blend_gradient(element: ElementType, shape: RowShape, *, zoneout: bool)
     """
     if not zoneout:
         return device(lambda mask, span, grad, bypass: None)
-    columns, gradient = row_columns(element, shape), device(zoneout_gradient)
-    read, slots = make_read_columns(element, columns), columns.slots
+    columns = row_columns(element, shape)
+    gradient = device(zoneout_gradient)
+    read = make_read_columns(element, columns)
+    slots = columns.slots
 
     @device
     def blend_gradient(mask, span, grad, bypass):
@@ -124,8 +128,10 @@ def make_state_gradient(
     the part that goes directly to the state before, and `grad` becomes the gradient of the new
     state before zoneout.
     """
-    columns, compute_type = row_columns(element, shape), element.compute_type
-    read, slots = make_read_columns(element, columns), columns.slots
+    columns = row_columns(element, shape)
+    compute_type = element.compute_type
+    read = make_read_columns(element, columns)
+    slots = columns.slots
     blend_gradient = make_blend_gradient(element, shape, zoneout=zoneout)
 
     @device

@@ -275,7 +275,8 @@ def _numbers(group: Any, element: ElementType) -> tuple[Any, tuple[str, ...]]:
 
 def _make_span(element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``span_of(rows, width)`` of the thread's `RowSpan`."""
-    lanes, team, teams = row_columns(element, shape).lanes, shape.team, shape.teams
+    lanes = row_columns(element, shape).lanes
+    team, teams = shape.team, shape.teams
 
     @device
     def span_of(rows, width):
@@ -294,8 +295,10 @@ def make_cell_forward(kind: StepKind, spec: Any, element: ElementType, shape: Ro
     It takes `Products`, the kind's weights, `StepStates`, `StepSaved`, the numbers of rows and of
     units, `AdaNumbers`, and `OfNorms` of `ScalingNumbers`.
     """
-    compute_type, span_of = element.compute_type, _make_span(element, shape)
-    step, (gate_parts, other_parts) = kind.make_step(spec, element, shape), kind.parts(spec)
+    compute_type = element.compute_type
+    span_of = _make_span(element, shape)
+    step = kind.make_step(spec, element, shape)
+    gate_parts, other_parts = kind.parts(spec)
     offset = SMEM_PER_WARP * smem_for_parts(gate_parts, shape)
     warps = max(1, shape.threads // WARP)  # for the sum that broadcasts the pivot of a cell's norm
     size = offset + SMEM_PER_WARP * smem_for_parts(other_parts, shape) + warps
@@ -319,7 +322,8 @@ def make_cell_backward(kind: StepKind, spec: Any, element: ElementType, shape: R
     It takes `ReadBack`, the kind's weights, `Incoming`, `Results`, the numbers of rows, of rows of
     the next step and of units, `AdaNumbers`, and `OfNorms` of `GradientCoefficients`.
     """
-    compute_type, span_of = element.compute_type, _make_span(element, shape)
+    compute_type = element.compute_type
+    span_of = _make_span(element, shape)
     sums_of = functools.partial(make_team_sums, shape.team)
     step_back = kind.make_step_back(spec, element, shape, sums_of)
     gate_parts, other_parts = kind.parts(spec)

@@ -62,7 +62,9 @@ def make_column_gradient_sums(
     of the sums of g and of g * xhat. `grads` are dy and become g; `values` are xhat. For a
     norm of `count` parameters it adds to `of_gamma` and `of_beta`, the sums of each column.
     """
-    slots, backward, zero = columns.slots, device(formula.backward), constant(element, 0.0)
+    slots = columns.slots
+    backward = device(formula.backward)
+    zero = constant(element, 0.0)
 
     @device
     def gradient_sums(grads, values, weight, bias, of_gamma, of_beta):
@@ -86,7 +88,8 @@ def make_segment_weight(element: ElementType, of: ElementType | None) -> Any:
     """Return a device function ``segment_weight(parameter, channel)`` of a `Parameter`."""
     if of is None:
         return device(lambda parameter, channel: parameter.number)
-    load_one, compute_type = make_load_one(of), element.compute_type
+    load_one = make_load_one(of)
+    compute_type = element.compute_type
     return device(lambda parameter, channel: compute_type(load_one(parameter.address, channel)))
 
 
@@ -97,7 +100,8 @@ def make_sums_in_segment(formula: Formula, element: ElementType, columns: RowCol
     the sums of g, of g * xhat, of dy * xhat and of dy, over the columns from `left` to `right`.
     """
     lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
-    backward, zero = device(formula.backward), constant(element, 0.0)
+    backward = device(formula.backward)
+    zero = constant(element, 0.0)
 
     @device
     def sums_in_segment(grads, values, at, left, right, gamma, beta):
@@ -129,11 +133,13 @@ def make_segment_gradient_sums(
     reductions alternate between two halves of `smem`; `turn` is the index of the next half, and
     the function returns it too.
     """
-    team, zero = shape.team, constant(element, 0.0)
+    team = shape.team
+    zero = constant(element, 0.0)
     gamma_of, beta_of = (make_segment_weight(element, of) for of in (weights.gamma, weights.beta))
     sums_in_segment = make_sums_in_segment(formula, element, row_columns(element, shape))
     store_one = make_store_one(compute_element_type(element))
-    team_two_sums, half = make_team_two_sums(team), smem_for_sums(shape)
+    team_two_sums = make_team_two_sums(team)
+    half = smem_for_sums(shape)
 
     @device
     def gradient_sums(
@@ -237,7 +243,8 @@ def make_write_gradient(element: ElementType, columns: RowColumns) -> Any:
 
     ``write_gradient(dx, first, at, limit, grads, values, means, scale, factor)``.
     """
-    write_columns, gradient = make_write_columns(element, columns), device(input_gradient)
+    write_columns = make_write_columns(element, columns)
+    gradient = device(input_gradient)
     slots = columns.slots
 
     @device
@@ -286,7 +293,8 @@ def _make_gradient_of_row(
     columns = row_columns(element, shape)
     read_normalized = _make_read_normalized(formula, element, saved, shape)
     gradient_sums = make_column_gradient_sums(formula, element, count, columns)
-    team_two_sums, means_of = make_team_two_sums(shape.team), make_row_means(element)
+    team_two_sums = make_team_two_sums(shape.team)
+    means_of = make_row_means(element)
     write_gradient = make_write_gradient(element, columns)
 
     @device
@@ -311,15 +319,18 @@ def _of_columns(
     count: int,
     shape: RowShape,
 ) -> Kernel:
-    columns, zero = row_columns(element, shape), constant(element, 0.0)
+    columns = row_columns(element, shape)
+    zero = constant(element, 0.0)
     compute_type = element.compute_type
-    team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
+    team, teams = shape.team, shape.teams
+    lanes, slots = columns.lanes, columns.slots
     weight_of = make_weight(element, weights.gamma, columns, shared=False)
     bias_of = make_weight(element, weights.beta, columns, shared=False)
     gradient_of_row = _make_gradient_of_row(formula, element, saved, count, shape)
     flush = make_flush(element, shape)
     folding = smem_for_folding(element, shape) if count else 1
-    half, both = smem_for_sums(shape), 2 * smem_for_sums(shape)
+    half = smem_for_sums(shape)
+    both = 2 * smem_for_sums(shape)
 
     def kernel(dy, x, statistics, parameters, dx, partials, sizes, parts, scaling):
         smem = cuda.shared.array(both, compute_type)
@@ -370,12 +381,16 @@ def _of_segments(
     count: int,
     shape: RowShape,
 ) -> Kernel:
-    columns, compute_type = row_columns(element, shape), element.compute_type
-    team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
+    columns = row_columns(element, shape)
+    compute_type = element.compute_type
+    team, teams = shape.team, shape.teams
+    lanes, slots = columns.lanes, columns.slots
     read_normalized = _make_read_normalized(formula, element, saved, shape)
     gradient_sums = make_segment_gradient_sums(formula, element, weights, count, shape)
-    team_two_sums, means_of = make_team_two_sums(team), make_row_means(element)
-    write_gradient, half = make_write_gradient(element, columns), smem_for_sums(shape)
+    team_two_sums = make_team_two_sums(team)
+    means_of = make_row_means(element)
+    write_gradient = make_write_gradient(element, columns)
+    half = smem_for_sums(shape)
     both = 2 * half
 
     def kernel(dy, x, statistics, parameters, dx, partials, sizes, parts, scaling):

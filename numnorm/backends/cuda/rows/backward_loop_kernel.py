@@ -74,7 +74,9 @@ def make_write_coefficients(element: ElementType) -> Any:
     `means`, those of g and of g * xhat. `buffer` is a local array of `COEFFICIENTS` numbers.
     """
     of = compute_element_type(element)
-    store, as_tuple, vector, zero = make_store(of), make_as_tuple(of), of.vector, constant(of, 0.0)
+    store, as_tuple = make_store(of), make_as_tuple(of)
+    vector = of.vector
+    zero = constant(of, 0.0)
 
     @device
     def write_coefficients(address, row, coefficients, means, buffer):
@@ -96,7 +98,8 @@ def make_read_coefficients(element: ElementType) -> Any:
     the table at `address`. `buffer` is a local array of `COEFFICIENTS` numbers.
     """
     of = compute_element_type(element)
-    load, vector = make_load(of, unchanging=True), of.vector
+    load = make_load(of, unchanging=True)
+    vector = of.vector
 
     @device
     def read_coefficients(address, row, buffer):
@@ -158,13 +161,19 @@ def _make_sums_of_segments(
     returns this thread's parts of the sums of g and of g * xhat over the row, and the index of the
     half of `smem` that is free.
     """
-    columns, compute_type = _columns_of_segment(element, shape), element.compute_type
-    zero, table = constant(element, 0.0), compute_element_type(element)
-    team, teams, step = shape.team, shape.teams, columns.reach
+    columns = _columns_of_segment(element, shape)
+    compute_type = element.compute_type
+    zero = constant(element, 0.0)
+    table = compute_element_type(element)
+    team, teams = shape.team, shape.teams
+    step = columns.reach
     gamma_of, beta_of = (make_segment_weight(element, of) for of in (weights.gamma, weights.beta))
-    read_segment, add_each = _make_read_segment(formula, element, columns), make_add_each(4)
-    joined, store_one = make_joined(element, table), make_store_one(table)
-    team_two_sums, half = make_team_two_sums(team), smem_for_sums(shape)
+    read_segment = _make_read_segment(formula, element, columns)
+    add_each = make_add_each(4)
+    joined = make_joined(element, table)
+    store_one = make_store_one(table)
+    team_two_sums = make_team_two_sums(team)
+    half = smem_for_sums(shape)
 
     @device
     def sums_of_segments(arrays, parameters, sums, row, at, sizes, coefficients, registers, smem):
@@ -213,9 +222,11 @@ def _make_write_segments(
     ``write_segments(arrays, parameters, dx, row, at, sizes, coefficients, means, registers)``.
     Each thread writes the elements that it read for the sums, so dx may be dy or x.
     """
-    columns, team, teams = _columns_of_segment(element, shape), shape.team, shape.teams
+    columns = _columns_of_segment(element, shape)
+    team, teams = shape.team, shape.teams
     gamma_of, beta_of = (make_segment_weight(element, of) for of in (weights.gamma, weights.beta))
-    read_segment, step = _make_read_segment(formula, element, columns), columns.reach
+    read_segment = _make_read_segment(formula, element, columns)
+    step = columns.reach
     write_gradient = make_write_gradient(element, columns)
 
     @device
@@ -253,12 +264,17 @@ def make_row_backward_loop(
     of each segment as `make_row_backward`. The segments of a row are divided among the teams of
     the block. Their sums need no barrier unless the block is one team.
     """
-    columns, compute_type = _columns_of_segment(element, shape), element.compute_type
-    team, lanes, slots, half = shape.team, columns.lanes, columns.slots, smem_for_sums(shape)
-    statistics, means_of = make_saved_statistics(formula, element, saved), make_row_means(element)
+    columns = _columns_of_segment(element, shape)
+    compute_type = element.compute_type
+    team = shape.team
+    lanes, slots = columns.lanes, columns.slots
+    half = smem_for_sums(shape)
+    statistics = make_saved_statistics(formula, element, saved)
+    means_of = make_row_means(element)
     sums_of_segments = _make_sums_of_segments(formula, element, weights, count, shape)
     block_two_sums = make_team_two_sums(shape.threads)
-    write_segments, both = _make_write_segments(formula, element, weights, shape), 2 * half
+    write_segments = _make_write_segments(formula, element, weights, shape)
+    both = 2 * half
 
     def kernel(dy, x, saved, parameters, dx, partials, sizes, parts, scaling):
         smem = cuda.shared.array(both, compute_type)
@@ -285,17 +301,22 @@ def make_row_backward_coefficients(
     It has a block for each row. It takes the addresses of dy and x, `SavedStatistics`,
     `RowParameters`, the address of the table of coefficients, `RowSizes` and `RowScaling`.
     """
-    columns, compute_type = _columns(element, shape, _VECTORS), element.compute_type
+    columns = _columns(element, shape, _VECTORS)
+    compute_type = element.compute_type
     lanes, slots, step = columns.lanes, columns.slots, columns.reach
-    statistics, means_of = make_saved_statistics(formula, element, saved), make_row_means(element)
+    statistics = make_saved_statistics(formula, element, saved)
+    means_of = make_row_means(element)
     read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)
     weight_of = make_weight(element, weights.gamma, columns, shared=False)
     bias_of = make_weight(element, weights.beta, columns, shared=False)
     first_weight = make_first_weight(shared=False)
     gradient_sums = make_column_gradient_sums(formula, element, 0, columns)
-    add_each, joined = make_add_each(2), make_joined(element, compute_element_type(element))
-    block_two_sums, smem_size = make_team_two_sums(shape.threads), smem_for_sums(shape)
-    write_coefficients, zero = make_write_coefficients(element), constant(element, 0.0)
+    add_each = make_add_each(2)
+    joined = make_joined(element, compute_element_type(element))
+    block_two_sums = make_team_two_sums(shape.threads)
+    smem_size = smem_for_sums(shape)
+    write_coefficients = make_write_coefficients(element)
+    zero = constant(element, 0.0)
 
     def kernel(dy, x, saved, parameters, coefficients, sizes, scaling):
         smem = cuda.shared.array(smem_size, compute_type)
@@ -340,7 +361,8 @@ def make_row_backward_columns(
     coefficients that `make_row_backward_coefficients` stores; the address of dx, which may be dy
     or x; `PartialSums` as for `make_row_backward`; `RowSizes`; and the number of parts.
     """
-    columns, zero = row_columns(element, shape), constant(element, 0.0)
+    columns = row_columns(element, shape)
+    zero = constant(element, 0.0)
     compute_type = element.compute_type
     lanes, slots, reach = columns.lanes, columns.slots, columns.reach
     weight_of = make_weight(element, weights.gamma, columns, shared=False)
@@ -349,7 +371,8 @@ def make_row_backward_columns(
     read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)
     gradient_sums = make_column_gradient_sums(formula, element, count, columns)
     write_gradient = make_write_gradient(element, columns)
-    read_coefficients, flush = make_read_coefficients(element), make_flush(element, shape)
+    read_coefficients = make_read_coefficients(element)
+    flush = make_flush(element, shape)
 
     def kernel(dy, x, parameters, coefficients, dx, partials, sizes, parts):
         values = cuda.local.array(slots, compute_type)

@@ -52,9 +52,11 @@ def _make_fold_teams(element: ElementType, shape: RowShape) -> Any:
     """
     columns = row_columns(element, shape)
     lanes, slots, stride = columns.lanes, columns.slots, columns.stride
-    team, threads, zero = shape.team, shape.threads, constant(element, 0.0)
+    team, threads = shape.team, shape.threads
+    zero = constant(element, 0.0)
     steps, warps = (WARP // team).bit_length() - 1, threads // WARP
-    vectors, width = _folded_columns(shape, columns).vectors, columns.reach
+    vectors = _folded_columns(shape, columns).vectors
+    width = columns.reach
 
     @device
     def fold_teams(values, folded, at, smem):
@@ -96,7 +98,9 @@ def make_flush(element: ElementType, shape: RowShape) -> Any:
         make_write_columns(of, one_vector),
     )
     lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
-    joined, slots, compute_type = make_joined(element, of), columns.slots, element.compute_type
+    joined = make_joined(element, of)
+    slots = columns.slots
+    compute_type = element.compute_type
     zero = constant(element, 0.0)
 
     @device
@@ -155,8 +159,12 @@ def make_parameter_gradients(element: ElementType, of: ElementType, strips: int 
     these sums in order.
     """
     table = compute_element_type(element)
-    load_one, store_one, joined = make_load_one(table), make_store_one(of), make_joined(table, of)
-    compute_type, zero, slots = table.compute_type, constant(table, 0.0), strips * COLUMNS
+    load_one = make_load_one(table)
+    store_one = make_store_one(of)
+    joined = make_joined(table, of)
+    compute_type = table.compute_type
+    zero = constant(table, 0.0)
+    slots = strips * COLUMNS
 
     def kernel(sums, dgamma, dbeta, count, columns):
         hi_of = cuda.shared.array(slots, compute_type)

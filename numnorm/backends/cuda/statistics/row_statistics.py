@@ -89,7 +89,8 @@ def make_scale_gradient_factor(element: ElementType) -> Any:
 
     The literals of that function would be float64 in a kernel.
     """
-    inverse, zero, one = reciprocal(element), constant(element, 0.0), constant(element, 1.0)
+    inverse = reciprocal(element)
+    zero, one = constant(element, 0.0), constant(element, 1.0)
 
     @device
     def scale_gradient_factor(rstd, eps_on_deviation):
@@ -128,8 +129,10 @@ def make_saved_statistics(formula: Formula, element: ElementType, saved: Element
     It loads the statistics of a row from two addresses, and returns them split into ``scale,
     mean_hi, mean_lo, factor`` by `make_split_statistics`.
     """
-    load, none = make_load_one(saved), constant(saved, 0.0)
-    centred, split = formula.centred, make_split_statistics(formula, element, saved)
+    load = make_load_one(saved)
+    none = constant(saved, 0.0)
+    centred = formula.centred
+    split = make_split_statistics(formula, element, saved)
 
     @device
     def statistics(mean, rstd, row):
@@ -148,9 +151,12 @@ def make_split_statistics(formula: Formula, element: ElementType, saved: Element
     normalized value, and ``factor * scale`` is rstd. The scale is 1 unless rstd is near the ends
     of the range of the compute type.
     """
-    kind, wide = element.compute_type, saved.compute_type
-    exponent_of, most = exponent(saved), element.largest_exponent
-    scaled, saved_scaled = times_power_of_two(element), times_power_of_two(saved)
+    kind = element.compute_type
+    wide = saved.compute_type
+    exponent_of = exponent(saved)
+    most = element.largest_exponent
+    scaled = times_power_of_two(element)
+    saved_scaled = times_power_of_two(saved)
     zero, one = constant(element, 0.0), constant(element, 1.0)
     none, unit, infinity = (constant(saved, v) for v in (0.0, 1.0, float("inf")))
     least, largest = constant(saved, 2.0**-most), constant(saved, 2.0**most)
@@ -179,8 +185,10 @@ def make_joined_statistics(formula: Formula, element: ElementType, saved: Elemen
     It is the inverse of `make_split_statistics`, in the type of saved statistics. For a norm
     without a mean it returns 1 / rstd instead of the mean.
     """
-    kind, zero, unit = saved.compute_type, constant(saved, 0.0), constant(saved, 1.0)
-    one, centred = constant(element, 1.0), formula.centred
+    kind = saved.compute_type
+    zero, unit = constant(saved, 0.0), constant(saved, 1.0)
+    one = constant(element, 1.0)
+    centred = formula.centred
 
     @device
     def joined(mean_hi, mean_lo, factor, scale):
@@ -200,7 +208,8 @@ def make_means(element: ElementType) -> Any:
     sums of g = dL/dxhat and of g * xhat over the row. A detached statistic has an `inv_count` or
     `inv_divisor` of 0, which makes its mean 0.
     """
-    scale_gradient_factor, zero = make_scale_gradient_factor(element), constant(element, 0.0)
+    scale_gradient_factor = make_scale_gradient_factor(element)
+    zero = constant(element, 0.0)
 
     @device
     def means(sum_g, sum_g_xhat, scale, factor, inv_count, inv_divisor, eps_on_deviation):

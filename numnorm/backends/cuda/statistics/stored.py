@@ -48,7 +48,9 @@ def make_reciprocal(of: ElementType) -> Kernel:
 
     It takes the addresses of values and of the result, which is float64, and ``count``.
     """
-    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.compute_type
+    load = make_load_one(of)
+    store = make_store_one(FLOAT64)
+    kind = FLOAT64.compute_type
     inverse = reciprocal_of(FLOAT64)
 
     def kernel(values, result, count):
@@ -85,7 +87,9 @@ def make_reciprocal_deviation(of: ElementType) -> Kernel:
     It takes the addresses of the variances and of the result, which is float64; ``count``; and the
     numbers ``factor``, by which it multiplies the variances first, and ``eps``.
     """
-    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.compute_type
+    load = make_load_one(of)
+    store = make_store_one(FLOAT64)
+    kind = FLOAT64.compute_type
     inverse_root = make_inverse_root()
 
     def kernel(variance, result, count, factor, eps):
@@ -103,8 +107,11 @@ def make_update_running(running: ElementType) -> Kernel:
     addresses of the running statistics and of the new ones, which are float64; ``count``; and
     ``factor`` and ``momentum``.
     """
-    load, store, load_new = make_load_one(running), make_store_one(running), make_load_one(FLOAT64)
-    kind, rounded, move = FLOAT64.compute_type, running.compute_type, device(moved)
+    load, store = make_load_one(running), make_store_one(running)
+    load_new = make_load_one(FLOAT64)
+    kind = FLOAT64.compute_type
+    rounded = running.compute_type
+    move = device(moved)
 
     def kernel(running, new, count, factor, momentum):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
@@ -120,8 +127,10 @@ def make_converted(of: ElementType, into: ElementType) -> Kernel:
 
     It takes the addresses of values and of the result; ``count``; and a ``factor`` for the values.
     """
-    load, store = make_load_one(of), make_store_one(into)
-    wide, kind = FLOAT64.compute_type, into.compute_type
+    load = make_load_one(of)
+    store = make_store_one(into)
+    wide = FLOAT64.compute_type
+    kind = into.compute_type
 
     def kernel(values, result, count, factor):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
@@ -137,7 +146,9 @@ def make_root(of: ElementType) -> Kernel:
     It takes the addresses of values and of the result, which is float64; ``count``; and a
     ``factor`` for the values.
     """
-    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.compute_type
+    load = make_load_one(of)
+    store = make_store_one(FLOAT64)
+    kind = FLOAT64.compute_type
     sqrt = make_sqrt(FLOAT64)
 
     def kernel(values, result, count, factor):
@@ -154,7 +165,8 @@ def make_two_moments() -> Kernel:
     It takes the addresses ``mean, m2, mean_lo`` of one set, of the other and of the result, all of
     float64; ``channels``; and the numbers of values ``count, other_count``.
     """
-    load, store, merge = make_load_one(FLOAT64), make_store_one(FLOAT64), device(merge_moments)
+    load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
+    merge = device(merge_moments)
 
     def kernel(
         mean, m2, mean_lo, other_mean, other_m2, other_lo, merged_mean, merged_m2, merged_lo,
@@ -218,7 +230,8 @@ def float64_memory(x: DeviceArray, count: int) -> Any:
 
 def new_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
     """Return a new statistic of float64 for a kernel to write, on the device of x."""
-    memory, known = float64_memory(x, channels), _has_float64(x)
+    memory = float64_memory(x, channels)
+    known = _has_float64(x)
     return Statistic(name, memory, x.lib, FLOAT64, (channels,), x.device, x, shareable=known)
 
 
@@ -276,7 +289,8 @@ def reciprocal(name: str, value: Any, x: DeviceArray, layout: RowLayout) -> Stat
 
 def reciprocal_deviation(variance: Statistic, eps: float) -> Statistic:
     """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside the range of float64."""
-    x, kernel = variance.x, _reciprocal_deviation(variance.element)
+    x = variance.x
+    kernel = _reciprocal_deviation(variance.element)
     with on_device_of(x):
         rstd = new_statistic("rstd", x, variance.shape[0])
         _launch_each(kernel, x, variance, rstd.array, variance.factor, eps)

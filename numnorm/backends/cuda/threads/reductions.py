@@ -214,7 +214,8 @@ def make_joined(element: ElementType, of: ElementType) -> Any:
     The lost part of an infinite sum is NaN: the sum stays infinite.
     """
     wide = element.compute_type if element.compute_name == "float64" else of.compute_type
-    narrow, zero = of.compute_type, constant(element, 0.0)
+    narrow = of.compute_type
+    zero = constant(element, 0.0)
 
     @device
     def joined(hi, lo):

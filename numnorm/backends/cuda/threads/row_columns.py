@@ -77,8 +77,10 @@ def row_columns(element: ElementType, shape: RowShape) -> RowColumns:
 
 def _make_read_vector(of: ElementType, columns: RowColumns, *, unchanging: bool) -> Any:
     """Return a device function ``read_vector(address, index, values, slot)``."""
-    load, load_one = make_load(of, unchanging=unchanging), make_load_one(of)
-    lanes, vector = columns.lanes, of.vector
+    load = make_load(of, unchanging=unchanging)
+    load_one = make_load_one(of)
+    lanes = columns.lanes
+    vector = of.vector
 
     @device
     def at_once(address, index, values, slot):
@@ -101,7 +103,8 @@ def _make_read_all(element: ElementType, columns: RowColumns, read_vector: Any) 
     It reads each vector by `read_vector`.
     """
     lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
-    sure, zero = columns.sure, constant(element, 0.0)
+    sure = columns.sure
+    zero = constant(element, 0.0)
 
     @device
     def read_columns(address, first, at, width, values):
@@ -131,7 +134,8 @@ def make_read_columns(of: ElementType, columns: RowColumns, *, unchanging: bool 
 def _make_write_vector(of: ElementType, columns: RowColumns) -> Any:
     """Return a device function ``write_vector(address, index, values, slot)``."""
     store, store_one, as_tuple = make_store(of), make_store_one(of), make_as_tuple(of)
-    lanes, vector = columns.lanes, of.vector
+    lanes = columns.lanes
+    vector = of.vector
 
     @device
     def at_once(address, index, values, slot):
@@ -149,7 +153,8 @@ def _make_write_vector(of: ElementType, columns: RowColumns) -> Any:
 @functools.cache
 def make_write_columns(of: ElementType, columns: RowColumns) -> Any:
     """Return a device function ``write_columns(address, first, at, width, values)``."""
-    write_vector, lanes, vectors = _make_write_vector(of, columns), columns.lanes, columns.vectors
+    write_vector = _make_write_vector(of, columns)
+    lanes, vectors = columns.lanes, columns.vectors
     stride, sure = columns.stride, columns.sure
 
     @device
@@ -172,7 +177,8 @@ def make_column_weight(element: ElementType, of: ElementType | None, columns: Ro
     index `first` of an array of the type `of`, and the values have the compute type. If `of` is
     None, all of them become the number.
     """
-    lanes, slots, compute_type = columns.lanes, columns.slots, element.compute_type
+    lanes, slots = columns.lanes, columns.slots
+    compute_type = element.compute_type
     if of is None:
 
         @device
@@ -256,7 +262,8 @@ def make_weight(
             column_weight(parameter.address, parameter.number, first, at, sizes.width, values)
 
         return of_columns
-    load_one, compute_type = make_load_one(of), element.compute_type
+    load_one = make_load_one(of)
+    compute_type = element.compute_type
     lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
 
     @device

@@ -86,7 +86,8 @@ def launch_shape(width: int, element: ElementType, *, aligned: bool) -> RowShape
 
 def backward_shape(width: int, element: ElementType, *, aligned: bool) -> RowShape:
     """Return the shape for the gradients of rows of `width` elements."""
-    most, needed = _vectors(element, _OF_BACKWARD), -(-width // element.vector)
+    most = _vectors(element, _OF_BACKWARD)
+    needed = -(-width // element.vector)
     for team in _BACKWARD_TEAMS:
         vectors = -(-needed // team)
         if vectors <= most:
@@ -95,7 +96,8 @@ def backward_shape(width: int, element: ElementType, *, aligned: bool) -> RowSha
 
 
 def _shape(team: int, vectors: int, width: int, element: ElementType, aligned: bool) -> RowShape:
-    whole, several = width % element.vector == 0, vectors > 0 and team <= WARP
+    whole = width % element.vector == 0
+    several = vectors > 0 and team <= WARP
     teams = max(1, _BLOCK // team) if several else 1
     return RowShape(team, teams, vectors, whole, aligned or not whole)  # one element is aligned
 

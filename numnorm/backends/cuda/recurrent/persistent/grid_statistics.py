@@ -45,7 +45,8 @@ def make_store_slice(element: ElementType) -> Any:
 
     ``store_slice(table, index, inv_scale, mean_hi, mean_lo, squares)``
     """
-    store, wide = make_store(element), element.vector == NUMBERS
+    store = make_store(element)
+    wide = element.vector == NUMBERS
 
     @device
     def at_once(table, index, inv_scale, mean_hi, mean_lo, squares):
@@ -62,7 +63,8 @@ def make_store_slice(element: ElementType) -> Any:
 @functools.cache
 def _make_load_slice(element: ElementType) -> Any:
     """Return a device function ``load_slice(table, index)`` of the four numbers of a slice."""
-    load, wide = make_load(element), element.vector == NUMBERS
+    load = make_load(element)
+    wide = element.vector == NUMBERS
 
     @device
     def at_once(table, index):
@@ -84,9 +86,11 @@ def _make_row_statistics(formula: Formula, element: ElementType, team: int) -> A
     `stats`, for the scale in ``stats[0]``, and returns the merged squares. `sizes` are the numbers
     of elements of a slice and of the last slice.
     """
-    load, zero = _make_load_slice(element), constant(element, 0.0)
+    load = _make_load_slice(element)
+    zero = constant(element, 0.0)
     compute_type = element.compute_type
-    team_sum, team_both = make_team_sums(team, 1), make_team_sums(team, 2)
+    team_sum = make_team_sums(team, 1)
+    team_both = make_team_sums(team, 2)
 
     @device
     def centred(table, first, slices, sizes, inv_count, stats):
@@ -168,7 +172,8 @@ def make_merged_statistics(formula: Formula, element: ElementType, team: int, co
     `stride` later. All threads of a warp take part, and those of a team have the same row.
     `slices` is 0 if the row does not exist.
     """
-    merge_part, part = _make_merged_part(formula, element, team), count - 1
+    merge_part = _make_merged_part(formula, element, team)
+    part = count - 1
     if count == 1:
 
         @device
@@ -242,10 +247,14 @@ def make_write_partials(
 
     It has the arguments of `all_reduce`.
     """
-    units, count, size = shape.units, parts.count, parts.sections
-    compute_type, zero, inverse = element.compute_type, constant(element, 0.0), reciprocal(element)
+    units = shape.units
+    count, size = parts.count, parts.sections
+    compute_type = element.compute_type
+    zero = constant(element, 0.0)
+    inverse = reciprocal(element)
     moments = make_cell_moments(formula, element, shape.of_units, parts)
-    team_sums, store_slice = make_team_sums(units, count), make_store_slice(element)
+    team_sums = make_team_sums(units, count)
+    store_slice = make_store_slice(element)
     sections_of = constant(element, size)
 
     @device
@@ -276,7 +285,9 @@ def make_gather(formula: Formula, element: ElementType, shape: SliceShape, parts
 
     ``gather(shard, site, active, table, row, rows, scaling, stats)``: as in `make_all_reduce`.
     """
-    units, size, compute_type = shape.units, parts.sections, element.compute_type
+    units = shape.units
+    size = parts.sections
+    compute_type = element.compute_type
     merge = make_merged_statistics(formula, element, units, parts.count)
     full, sections_of = constant(element, units * size), constant(element, size)
 
@@ -306,7 +317,8 @@ def slice_sums_of(element: ElementType, units: int) -> SumsOf:
 
 def _make_slice_sums(element: ElementType, units: int, count: int) -> Any:
     load_one, store_one = make_load_one(element), make_store_one(element)
-    team_sums, zero = make_team_sums(units, count), constant(element, 0.0)
+    team_sums = make_team_sums(units, count)
+    zero = constant(element, 0.0)
 
     @device
     def sums(values, partials):

@@ -44,7 +44,9 @@ def _make_normalized(spec: GRUSpec, element: ElementType, shape: SliceShape) -> 
             pass
 
         return plain
-    formula, compute_type, numbers = spec.norm.formula, element.compute_type, 2 * NUMBERS
+    formula = spec.norm.formula
+    compute_type = element.compute_type
+    numbers = 2 * NUMBERS
     of_both, of_other = Parts(1, PAIR.sections), Parts(1, CANDIDATE.sections)
     write_both, write_other = (
         make_write_partials(formula, element, shape, p) for p in (of_both, of_other)
@@ -82,7 +84,8 @@ def _make_normalized(spec: GRUSpec, element: ElementType, shape: SliceShape) -> 
 def _make_step(spec: GRUSpec, element: ElementType, shape: SliceShape) -> Any:
     """Return the device function of a step that `PersistentStep` describes."""
     write = make_write_columns(element, row_columns(element, shape.of_units))
-    normalize, compute_type = _make_normalized(spec, element, shape), element.compute_type
+    normalize = _make_normalized(spec, element, shape)
+    compute_type = element.compute_type
     gates_of, new_state = (
         make(spec, element, shape.of_units) for make in (make_gates, make_new_state)
     )

@@ -217,10 +217,12 @@ def make_forward(
     ``kernel(inputs, arrays, others, ada, scalings, sizes)`` takes `Inputs`, `Arrays`, the other
     weights as the NamedTuple `weights`, `AdaNumbers`, `ScalingNumbers` of both norms, and `Sizes`.
     """
-    locate, compute_type = make_locate(shape), element.compute_type
+    locate = make_locate(shape)
+    compute_type = element.compute_type
     read = make_read_columns(element, row_columns(element, shape.of_units))
     take_weights = make_take_weights(gates, element, shape)
-    products_of, both = make_slice_products(gates, element, shape), 2 * gates
+    products_of = make_slice_products(gates, element, shape)
+    both = 2 * gates
 
     def kernel(inputs, arrays, others, ada, scalings, sizes):
         values = cuda.local.array(both, compute_type)
@@ -268,10 +270,13 @@ def make_product_statistics(
     number of gates of a product, the first of the `count` gates, the number of statistics of a
     row, the number of those that the kernel writes, and `ScalingNumbers`.
     """
-    columns, compute_type = row_columns(element, shape), element.compute_type
-    read, load_one = make_read_columns(element, columns), make_load_one(element)
+    columns = row_columns(element, shape)
+    compute_type = element.compute_type
+    read = make_read_columns(element, columns)
+    load_one = make_load_one(element)
     statistics = make_cell_statistics(norm.formula, element, shape, Parts(1, count))
-    save_stats, team, teams = make_store_statistics(element, 1), shape.team, shape.teams
+    save_stats = make_store_statistics(element, 1)
+    team, teams = shape.team, shape.teams
     lanes, slots = columns.lanes, columns.slots
     size, smem_size = count * columns.slots, SMEM_PER_WARP * smem_for_parts(1, shape)
 
@@ -332,12 +337,16 @@ def make_backward(
     row of all steps; `AdaNumbers`; `GradientCoefficients` of both norms; and `Sizes`. At the end
     `Incoming.product` is the gradient of the first states through the products.
     """
-    locate, take_columns = make_locate(shape), make_take_columns(element, shape)
-    sections, sums_of = facts.other_sections, slice_sums_of(element, shape.units)
+    locate = make_locate(shape)
+    take_columns = make_take_columns(element, shape)
+    sections = facts.other_sections
+    sums_of = slice_sums_of(element, shape.units)
     pass_on = make_pass_on(gates, element, shape)
     step_back = step.make_step_back(spec, element, shape.of_units, sums_of)
-    row_sums, gate_sums = sums_of_row(step, spec), 2 * step.parts(spec)[0]
-    size, table_row = element.itemsize, facts.sites * NUMBERS * element.itemsize
+    row_sums = sums_of_row(step, spec)
+    gate_sums = 2 * step.parts(spec)[0]
+    size = element.itemsize
+    table_row = facts.sites * NUMBERS * element.itemsize
 
     def kernel(inputs, saved, others, incoming, results, ada, coefficients, sizes):
         memory, batch, width, slices = shared_memory(), sizes.batch, sizes.width, sizes.slices

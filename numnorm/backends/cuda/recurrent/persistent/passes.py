@@ -82,7 +82,8 @@ def planned_forward(kind: CellKind, spec: Any, x: DeviceArray, state: Any, batch
     Return None if the blocks do not fit the device.
     """
     units = x.lib.shape(state)[1]
-    whole, limits = is_whole(units, x, (state,)), device_limits(x.device)
+    whole = is_whole(units, x, (state,))
+    limits = device_limits(x.device)
     plan = forward_plan(batch, units, kind.gates, x.element, limits, whole=whole)
     return _planned(_run_forward, forward_kernel, plan, kind, spec, x)
 
@@ -130,7 +131,8 @@ def _input_statistics(
     if of.norm is None or not of.norm_each_product:
         return
     rows, wide = x.lib.shape(xp)
-    units, gates = wide // of.gates.gates, of.gates
+    units = wide // of.gates.gates
+    gates = of.gates
     shape = shape_for(units, x, xp)
     kernel = _statistics_kernel(of.norm, gates.count, x.element, shape)
     sizes = rows, units, gates.gates, gates.first, table.sites, of.first_site + of.distance
@@ -150,8 +152,10 @@ def _run_forward(
     products in the array of the products with x.
     """
     (xp, masks, cell), (state, *cells), step = arrays, history, _STEPS[type(spec)]
-    (total, units), rows = x.lib.shape(state), x.shape[0]
-    batch, facts = total - rows, kind.facts_of(spec)
+    total, units = x.lib.shape(state)
+    rows = x.shape[0]
+    batch = total - rows
+    facts = kind.facts_of(spec)
     for of in step.product_norms(spec):
         _input_statistics(of, scaling, x, xp, table)
     products = new(x, (rows, kind.gates * units)) if save and facts.norm_each_product else None
@@ -177,7 +181,8 @@ def _run_backward(
     steps: PackedSteps, weights: Weights, arrays: BackwardArrays, last: tuple[Any, ...],
 ) -> Any:  # fmt: skip
     """Run all steps backward; return the gradient of the first states through the products."""
-    (saved, masks, dy, results), (batch, units) = arrays, x.lib.shape(last[0])
+    saved, masks, dy, results = arrays
+    batch, units = x.lib.shape(last[0])
     product = new(x, (batch, units))
     sums = new(x, (batch * max(1, sums_of_row(kind.step, spec)) * plan.slices,))
     (dh, dc), (mask_h, mask_c) = ((*pair, None)[:2] for pair in (last, masks))
