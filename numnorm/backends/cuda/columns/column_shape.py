@@ -159,7 +159,6 @@ def _power_of_two(number: int) -> int:
 
 # Plans
 
-
 # A block that merges parts in a tree: its lanes load neighbouring channels, and the parts are
 # divided among its teams.
 _FOLD_LANES, _FOLD_THREADS = 8, 256

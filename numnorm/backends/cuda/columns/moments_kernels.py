@@ -34,7 +34,6 @@ from numnorm.backends.formulas.norms import merge_moments, split_sum
 
 # Moments from the sums of deviations from a pivot
 
-
 # It replaces squares that underflow in float64, because 0 would mean a constant channel.
 _SMALLEST = constant(FLOAT64, 1e-308)
 
@@ -97,7 +96,6 @@ def make_unscaled(element: ElementType) -> Any:
 
 
 # Moments of each part
-
 
 # Reductions alternate between two parts of shared memory. The barrier of one reduction ensures that
 # all threads have read the results of the reduction before it.
@@ -453,7 +451,6 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
 
 
 # Merged moments
-
 
 # A thread loads the moments of this many parts before it merges the first of them.
 _AHEAD = 4

@@ -45,7 +45,6 @@ from numnorm.backends.formulas.norms import channel_gradient, channel_output
 
 # Sums for gradients, over each channel and part
 
-
 # Reductions that no barrier separates need different parts of shared memory.
 _SMEM_PER_WARP = 2
 # The sums need the first coefficients of a channel: scale, mean_hi and rstd.
@@ -195,7 +194,6 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
 
 
 # Coefficients of each channel
-
 
 # The number of coefficients of `channel_output`.
 OUTPUT_COEFFICIENTS = 4
@@ -457,7 +455,6 @@ def make_gradient_coefficients(
 
 
 # Elements
-
 
 # A kernel loads all coefficients: the compiler removes the loads that the formula does not need.
 _COUNTS = {False: OUTPUT_COEFFICIENTS, True: GRADIENT_COEFFICIENTS}

@@ -86,7 +86,6 @@ def device_runtime() -> Path:
 
 # Files
 
-
 _SOURCES = Sources(("backends/contract", "backends/cuda", "backends/formulas", "norms"))
 _LIBRARIES = ("numba", "llvmlite", "numba_cuda")
 _LINKERS = ("cuda-core", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12")

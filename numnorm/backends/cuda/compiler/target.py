@@ -319,7 +319,6 @@ def grid_barrier() -> None:
 # A kernel has addresses instead of arrays, and elements of 16 bits have no type in Numba. So a load
 # or store is an intrinsic that converts between the memory's type and the compute type.
 
-
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _WORDS = ir.VectorType(_I32, 4)

@@ -60,6 +60,8 @@ from numnorm.backends.cuda.recurrent.step_kernels import (
 )
 from numnorm.backends.cuda.threads.row_shape import blocks_of
 
+__all__ = ["cell_backward", "cell_forward", "cell_weights", "prepared_step"]
+
 _forward_kernel = functools.cache(make_cell_forward)
 _backward_kernel = functools.cache(make_cell_backward)
 
@@ -279,8 +281,6 @@ def _run_backward(
 
 # The functions of each kind of cell
 
-
-__all__ = ["cell_backward", "cell_forward", "cell_weights", "prepared_step"]
 
 _MODULES: dict[type, Any] = {LSTMSpec: lstm_cells, GRUSpec: gru_cells, RNNSpec: rnn_cells}
 

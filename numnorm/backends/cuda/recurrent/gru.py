@@ -50,7 +50,6 @@ from numnorm.backends.formulas.cells import gru_candidate_input, gru_gradient, g
 
 # Gates
 
-
 GATES = 3
 PAIR, CANDIDATE = Parts(2, 2), Parts(2, 1)
 
@@ -109,7 +108,6 @@ def make_gates(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
 
 
 # A step
-
 
 # Two sums of each part of a row, for the gradient of the norm.
 SUMS = 2 * (PAIR.count + CANDIDATE.count)
@@ -333,7 +331,6 @@ STEP = StepKind(GRUWeights, lambda spec: (PAIR.count, CANDIDATE.count), make_ste
 
 
 # Parameters
-
 
 _SIZES = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), GATES) | {"bias_h": 1}
 

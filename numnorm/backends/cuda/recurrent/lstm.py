@@ -68,7 +68,6 @@ from numnorm.backends.formulas.cells import (
 
 # Gates
 
-
 GATES = 4
 
 
@@ -476,7 +475,6 @@ STEP = StepKind(LSTMWeights, lambda spec: (gate_parts(spec).count, 1), make_step
 
 
 # Parameters
-
 
 # The numbers for each unit of the parameters other than the weight matrices.
 SIZES = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), GATES) | dict.fromkeys(

@@ -53,7 +53,6 @@ from numnorm.layouts import column_layout
 
 # Kernels
 
-
 _THREADS = 128
 _SIZES = ("index",) * 2
 
@@ -177,7 +176,6 @@ def make_cell_gradient(element: ElementType, *, carries: bool) -> Kernel:
 
 
 # Passes
-
 
 _gates_and_cell = functools.cache(make_gates_and_cell)
 _state = functools.cache(make_state)

@@ -41,7 +41,6 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 
 # A step
 
-
 GATES = 1
 
 
@@ -184,7 +183,6 @@ STEP = StepKind(RNNWeights, lambda spec: (1, 0), make_step, make_step_back)
 
 
 # Parameters
-
 
 _SIZES = dict.fromkeys(("bias", "beta", "gamma"), 1)
 

@@ -24,7 +24,6 @@ from numnorm.backends.cuda.compiler.target import (
 
 # Kernels
 
-
 _THREADS = 128
 
 
@@ -79,7 +78,6 @@ def make_added(element: ElementType) -> Kernel:
 
 
 # Arrays between layers
-
 
 _added, _masked, _moved = (functools.cache(make) for make in (make_added, make_masked, make_moved))
 

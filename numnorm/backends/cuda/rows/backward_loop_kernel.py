@@ -61,7 +61,6 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 
 # The table of coefficients
 
-
 COEFFICIENTS = 8
 _USED = 6
 
@@ -113,7 +112,6 @@ def make_read_coefficients(element: ElementType) -> Any:
 
 
 # Kernels of a row for each block
-
 
 # The most 16-byte vectors of x and of dy that a thread loads at a time. A kernel that also writes
 # loads at most eight elements, because registers limit the blocks of a multiprocessor.

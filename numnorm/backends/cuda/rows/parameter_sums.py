@@ -143,7 +143,6 @@ def make_flush(element: ElementType, shape: RowShape) -> Any:
 
 # The sum of all parts
 
-
 COLUMNS = WARP  # columns of a block
 
 

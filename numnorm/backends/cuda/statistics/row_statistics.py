@@ -22,7 +22,6 @@ from numnorm.backends.formulas.norms import centre, squared_deviations
 
 # Normalization
 
-
 _centre, _squared_deviations = device(centre), device(squared_deviations)
 
 

@@ -34,7 +34,6 @@ from numnorm.layouts import ColumnLayout, RowLayout
 
 # Kernels
 
-
 _THREADS = 128
 _ZERO, _ONE, _INFINITY, _NAN = (
     constant(FLOAT64, v) for v in (0.0, 1.0, float("inf"), float("nan"))
@@ -185,7 +184,6 @@ def make_two_moments() -> Kernel:
 
 
 # Arrays
-
 
 _MEANING = "the channels of x"
 

@@ -47,7 +47,6 @@ class RowShape:
 
 # Launch configurations
 
-
 # Threads of a block of several rows. Small blocks share a multiprocessor.
 _BLOCK = 128
 
