@@ -47,7 +47,7 @@ from accuracy_cases import (
 
 import numnorm
 from numnorm.backends.cuda.compiler.element_type import FLOAT32
-from numnorm.backends.cuda.threads.row_launch import launch_shape
+from numnorm.backends.cuda.threads.row_shape import launch_shape
 
 ROWS = 4
 # In the registers of a part of a block, with elements to spare; in those of all its warps; and in
