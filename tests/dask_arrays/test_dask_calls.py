@@ -209,6 +209,7 @@ with dask.config.set({"tokenize.ensure-deterministic": True}):
             ("layer_norm", {"axis": (1, 2)}), ("layer_norm", {}), ("rms_norm", {}),
             ("weight_norm", {}), ("ada_norm", {"eps_in": "std", "ddof": 1}),
             ("group_norm", {"groups": 3}), ("instance_norm", {}),
+            ("standard_normal_variate", {"ddof": 1}),
         ):
             add(getattr(numnorm, name)(lazy, **options))
             y, *saved = add(getattr(numnorm, f"{name}_forward")(lazy, **options))

@@ -20,7 +20,6 @@ DEFAULT = {
     "layer_norm": {*itertools.product(("float32", "float64"), ("none", "both"))},
     "rms_norm": {("float32", "both"), ("bfloat16", "both")},
     "ada_norm": {("float32", "none"), ("float64", "none")},
-    "standard_normal_variate": {("float32", "none"), ("float64", "none")},
     "weight_norm": {("float32", "both")},
     "group_norm": {("float32", "both"), ("float16", "both")},
     "instance_norm": {("float32", "both")},
@@ -30,6 +29,8 @@ DEFAULT = {
     },
 }
 WITHOUT_PARAMETERS = "ada_norm", "standard_normal_variate"
+# A norm that has the kernels of another one.
+COMPILED_AS = {"standard_normal_variate": "layer_norm"}
 # The norms and variants of the LSTM in float64, and those in float32 as well; GRU and RNN by norm.
 # The other pairs run only without the compiler: their kernels consist of the same parts.
 LSTMS = [
@@ -67,7 +68,7 @@ def is_default(norm, dtype, parameters="none"):
     """Return whether the kernels of a norm are compiled by default."""
     # A call with one of two parameters runs the same kernel as one with both.
     given = "none" if parameters == "none" or norm in WITHOUT_PARAMETERS else "both"
-    return (_name(dtype), given) in DEFAULT[norm]
+    return (_name(dtype), given) in DEFAULT[COMPILED_AS.get(norm, norm)]
 
 
 def marks(norm, dtype, parameters="none"):
@@ -120,7 +121,7 @@ def _unpacked(case):
 
 
 def _first(norm):
-    name, given = min(DEFAULT[norm])
+    name, given = min(DEFAULT[COMPILED_AS.get(norm, norm)])
     return np.dtype(name).type, given
 
 

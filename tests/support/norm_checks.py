@@ -30,7 +30,7 @@ SAVED = {np.float16: 2.0**-24} | dict.fromkeys([BFLOAT16, *FLOATS], 2.0**-53)
 # The gradient of gamma or beta is a sum over rows with some dozens of roundings; as their signs are
 # random, their square root counts, and the roundings of the terms.
 FORWARD_ROUNDINGS, BACKWARD_ROUNDINGS, SUM_ROUNDINGS = 8, 12, 16
-PARAMETERS = {"ada_norm": 0, "standard_normal_variate": 0, "rms_norm": 1, "weight_norm": 1}
+COUNTS = {"ada_norm": 0, "standard_normal_variate": 0, "rms_norm": 1, "weight_norm": 1}
 BY_AXIS = "layer_norm", "rms_norm", "ada_norm", "standard_normal_variate", "weight_norm"
 UNCOMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
 
@@ -55,13 +55,13 @@ class Norm(NamedTuple):
     @property
     def parameters(self):
         """The number of learned parameters."""
-        return PARAMETERS.get(self.name, 2)
+        return COUNTS.get(self.name, 2)
 
     @property
     def compiled_as(self):
         """The norm whose kernels it has: for groups of flat arrays, layer norm."""
         flat = self.name == "group_norm" and len(self.shape) == 2
-        return "layer_norm" if flat or self.name == "standard_normal_variate" else self.name
+        return "layer_norm" if flat else self.name
 
     @property
     def centred(self):
