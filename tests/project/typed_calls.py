@@ -36,8 +36,8 @@ def right(x: F32, y: npt.NDArray[np.float64], n: npt.NDArray[np.int64], some: An
     assert_type(numnorm.batch_norm(x, running_mean=y, running_var=y, momentum="cumulative"), F32)
     assert_type(numnorm.layer_norm(x, where=n > 0, weights=y, nan_policy="omit", fill=0.0), F32)
     assert_type(numnorm.batch_moments(x, weights=y), numnorm.Moments)
-    assert_type(numnorm.batch_moments(x, groups=n, where=n > 0), numnorm.GroupMoments)
-    assert_type(numnorm.batch_norm_backward(y, x, y, y, groups=n).dx, F32)
+    assert_type(numnorm.batch_moments(x, labels=n, where=n > 0), numnorm.GroupMoments)
+    assert_type(numnorm.batch_norm_backward(y, x, y, y, labels=n).dx, F32)
     # What becomes an array of float64, or lies wherever it lies.
     assert_type(numnorm.layer_norm(n), Any)
     assert_type(numnorm.layer_norm([[1.0, 2.0]]), Any)

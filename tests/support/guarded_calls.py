@@ -116,8 +116,6 @@ class Call:
         keywords = self.keywords(shape, place)
         out = {"out": array(*shape)} if self.pick((0, 1)) else {}
         self.words += [name, shape, options, len(given), *out]
-        if name == "standard_normal_variate":
-            return [numnorm.standard_normal_variate(x, **options, **keywords, **out)]
         return self.both_passes(name, x, dy, given, options, keywords, out)
 
     def channels(self, array, place):
@@ -129,7 +127,7 @@ class Call:
         labels = self.rng.integers(0, 3, shape[0]) if self.pick((0, 0, 1)) else None
         self.words += [name, shape, axis, labels is not None]
         if name == "batch_moments":
-            labelled = {} if labels is None else {"groups": place(labels)}
+            labelled = {} if labels is None else {"labels": place(labels)}
             moments = numnorm.batch_moments(x, channel_axis=axis, **keywords, **labelled)
             if labels is None:
                 more = numnorm.batch_moments(dy, channel_axis=axis, after=moments)
@@ -140,7 +138,7 @@ class Call:
         if name == "group_norm":
             options["groups"] = self.pick([n for n in range(1, channels + 1) if channels % n == 0])
         elif name == "batch_norm" and labels is not None:
-            keywords["groups"] = place(labels)
+            keywords["labels"] = place(labels)
         out = {"out": array(*shape)} if self.pick((0, 1)) else {}
         results = self.both_passes(name, x, dy, given, options, keywords, out)
         if name == "batch_norm" and labels is None:
