@@ -112,7 +112,7 @@ import time
 from numnorm.commands.compile import calls
 
 if __name__ == "__main__":
-    calls.compile_ahead([Job(time.sleep, (600,))] * 2, 2)
+    calls.compile_ahead([calls.Job(time.sleep, (600,))] * 2, 2)
 """
 
 
