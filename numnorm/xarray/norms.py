@@ -234,7 +234,7 @@ def _of_array(
             continue
         of_elements = name in OF_ELEMENTS
         usual = x.dims if of_elements else dims.of_parameter(spec.parameters[name], x)
-        value = parameter(name, options[name], x, usual)
+        value: Any = parameter(name, options[name], x, usual)
         if not of_elements and set(value.dims) == set(usual):
             options[name] = value.transpose(*(d for d in order if d in usual)).data
         else:
@@ -262,7 +262,8 @@ def _first_axes_as_one(array: Any, shape: tuple[int, ...], count: int | None) ->
         # Also for arrays of Dask, through a dimension for each axis.
         names = tuple(range(array.ndim))
         whole = dict(zip(names, (*shape[:count], *last), strict=True))
-        array = xr.Variable(names, array).set_dims(whole).data
+        variable: Any = xr.Variable(names, array)
+        array = variable.set_dims(whole).data
         first = shape[:count]
     return array.reshape((math.prod(first), *last))
 
