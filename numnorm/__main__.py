@@ -9,8 +9,7 @@ from argparse import REMAINDER, SUPPRESS
 from collections.abc import Callable, Sequence
 
 from numnorm import __version__
-from numnorm.commands.errors import CommandError, CommandParser, one_line
-from numnorm.commands.signals import signals_raise
+from numnorm.commands.terminal import CommandError, CommandParser, one_line, signals_raise
 
 COMMANDS = {
     "demo": "train small networks with each norm, or LSTMs, and compare them",

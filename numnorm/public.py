@@ -11,6 +11,7 @@ from numnorm.norms.batch import (
     batch_norm_forward,
     stream_step,
 )
+from numnorm.norms.emsc import EMSCNormalized, emsc, emsc_backward, emsc_forward
 from numnorm.norms.exponential import (
     exponential_norm,
     exponential_norm_backward,
@@ -46,6 +47,7 @@ from numnorm.positions import positional_encoding
 from numnorm.threads import num_threads
 
 __all__ = [
+    "EMSCNormalized",
     "ExponentialState",
     "Gradients",
     "GroupMoments",
@@ -63,6 +65,9 @@ __all__ = [
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_forward",
+    "emsc",
+    "emsc_backward",
+    "emsc_forward",
     "exponential_norm",
     "exponential_norm_backward",
     "exponential_norm_forward",

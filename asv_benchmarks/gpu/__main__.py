@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from numnorm.commands.wholefile import appearing
+from numnorm.commands.outputs import appearing
 
 from .cases import Case, all_cases
 from .contestants import Maker, load

@@ -9,9 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from numnorm.commands.errors import CommandError
-from numnorm.commands.progress import progress_bar
-from numnorm.commands.wholefile import appearing, check_writable
+from numnorm.commands.outputs import appearing, check_writable
+from numnorm.commands.terminal import CommandError, progress_bar
 
 from . import machine
 from .cases import Case, all_cases

@@ -11,6 +11,7 @@ from numnorm.autograd.cells import rnn as rnn
 __all__ = [
     "ada_norm",
     "batch_norm",
+    "emsc",
     "exponential_norm",
     "group_norm",
     "gru",
@@ -58,6 +59,17 @@ def batch_norm(
     nan_policy: NanPolicy = "propagate",
     fill: Number | None = None,
     labels: ArrayLike | None = None,
+) -> Any: ...
+def emsc(
+    x: Any,
+    reference: ArrayLike,
+    *,
+    axis: Integer = -1,
+    degree: Integer = 2,
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
 ) -> Any: ...
 def exponential_norm(
     x: Any,

@@ -62,7 +62,8 @@ def differentiable(spec: NormSpec, module: str) -> Callable[..., Any]:
 def _options(spec: NormSpec) -> list[Any]:
     """Return the parameters of the backward pass that are no arrays."""
     arrays = (*spec.arrays_of(spec.backward), "out")
-    return [p for name, p in parameters_of(spec.backward).items() if name not in arrays]
+    parameters = parameters_of(spec.backward).items()
+    return [p for name, p in parameters if name in spec.constants or name not in arrays]
 
 
 def _only_backward(spec: NormSpec) -> set[str]:

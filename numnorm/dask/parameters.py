@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape, broadcasts, check_parameter_shape
 from numnorm.array_likes import as_plain_array, is_on_device
 from numnorm.dask.blocks import Chunks
 from numnorm.lazy_arrays import library_of
-
-# The arguments that may be None.
-OPTIONAL = ("gamma", "beta", "g")
 
 
 class Parameter(NamedTuple):
@@ -33,8 +30,12 @@ class Parameter(NamedTuple):
     usual: bool
 
 
-def made_lazy(arrays: dict[str, Any], out: Any = None) -> dict[str, Any]:
+def made_lazy(
+    arrays: dict[str, Any], out: Any = None, optional: Iterable[str] = ("gamma", "beta")
+) -> dict[str, Any]:
     """Return all arrays as arrays of one lazy library. An array in memory becomes one block.
+
+    Those that are `optional` may be None.
 
     Empty blocks are left out, unless the whole array is empty.
 
@@ -52,7 +53,7 @@ def made_lazy(arrays: dict[str, Any], out: Any = None) -> dict[str, Any]:
         raise TypeError(f"{next(iter(arrays))} must be of the library of all arrays, got {names}")
     return {
         name: None
-        if array is None and name in OPTIONAL
+        if array is None and name in optional
         else _lazy(name, array, library, libraries[name] is not None)
         for name, array in arrays.items()
     }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from numnorm.arguments import check_shape
 from numnorm.dask import split_rows, whole_rows
-from numnorm.dask.parameters import OPTIONAL, Parameter, aligned_parameter
+from numnorm.dask.parameters import Parameter, aligned_parameter
 from numnorm.dask.row_axes import Rows
 from numnorm.dask.split_rows import RowNorm
 from numnorm.layouts import RowLayout
@@ -43,7 +43,7 @@ def forward(
     """
     (name, x), *others = arrays.items()
     parameters = [_parameter(*other, x, layout, rows) for other in others if other[1] is not None]
-    results = _without_elements(function, arrays, (name,), layout, rows, options)
+    results = _without_elements(function, arrays, (name,), (), layout, rows, options)
     several = isinstance(results, tuple)
     dtypes = [result.dtype for result in (results if several else (results,))]
     if is_divided(x, rows):
@@ -60,6 +60,7 @@ def backward(
     rows: Rows,
     options: Mapping[str, Any],
     norm: RowNorm,
+    saved: Sequence[str],
 ) -> Any:
     """Return what a public function of a backward pass returns, lazily.
 
@@ -71,19 +72,21 @@ def backward(
         may be None.
     layout, rows, options, norm
         As for `forward`.
+    saved : sequence of str
+        The names of the statistics.
     """
     (name, dy), (x_name, x), *_ = arrays.items()
     check_shape(name, dy.shape, x.shape, "the shape of the input")
     gain = None
     for key, array in arrays.items():
-        if key in whole_rows.STATISTICS:
+        if key in saved:
             check_shape(key, array.shape, layout.statistic_shape, "one for each row")
-        elif key in OPTIONAL and array is not None:
+        elif key not in (name, x_name) and array is not None:
             gain = _parameter(key, array, x, layout, rows)
-    results = _without_elements(function, arrays, (name, x_name), layout, rows, options)
+    results = _without_elements(function, arrays, (name, x_name), saved, layout, rows, options)
     several = isinstance(results, tuple)
     dtypes = [result.dtype for result in (results if several else (results,))]
-    others = {key: array for key, array in arrays.items() if key not in OPTIONAL}
+    others = {key: array for key, array in arrays.items() if key in (name, x_name, *saved)}
     if is_divided(x, rows):
         gradients = split_rows.backward(norm, others, gain, rows, dtypes)
     else:
@@ -105,6 +108,7 @@ def _without_elements(
     function: Callable[..., Any],
     arrays: Arrays,
     like_x: tuple[str, ...],
+    saved: Sequence[str],
     layout: RowLayout,
     rows: Rows,
     options: Mapping[str, Any],
@@ -122,7 +126,7 @@ def _without_elements(
         shape = layout.parameter_shape
         if name in like_x or name in ("where", "weights"):
             shape = array.shape
-        elif name in whole_rows.STATISTICS:
+        elif name in saved:
             shape = layout.statistic_shape
         emptied = (0,) * len(shape)
         if groups:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from numnorm.backends.contract.norms import Norm
 from numnorm.dask import row_norms
 from numnorm.dask.batch_channels import channels_of
 from numnorm.dask.parameters import along, as_broadcast, made_lazy
@@ -31,7 +32,7 @@ def call(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, Any]
     """
     names = spec.arrays_of(function)
     options = {name: value for name, value in arguments.items() if name not in (*names, "out")}
-    arrays = made_lazy({name: arguments[name] for name in names}, arguments["out"])
+    arrays = made_lazy({name: arguments[name] for name in names}, arguments["out"], spec.parameters)
     assert spec.row_call is not None
     row_call = spec.row_call(arrays["x"].shape, **options)
     if spec.family == "groups":
@@ -43,9 +44,16 @@ def call(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, Any]
         if "others" in spec.parameters.values():
             rows = rows._replace(own=rows.kept)
         options["axis"] = axes
-    row_pass = row_norms.backward if spec.is_backward(function) else row_norms.forward
-    norm = _row_norm(spec, row_call)
-    return row_pass(function, arrays, row_call.layout, rows, options, norm)
+    x = arrays["x"]
+    norm = _WHOLE if spec.norm is None else _row_norm(spec.norm, row_call)
+    if norm is None:
+        arrays["x"] = x.rechunk(dict.fromkeys(rows.axes, -1))
+    taken = function, arrays, row_call.layout, rows, options, norm
+    if spec.is_backward(function):
+        results = row_norms.backward(*taken, spec.saved)
+    else:
+        results = row_norms.forward(*taken)
+    return _in_chunks(results, x.chunks) if norm is None else results
 
 
 def with_weights(
@@ -98,9 +106,14 @@ def with_weights(
         options["axis"] = axes
     arrays["x"] = arrays["x"].rechunk(dict.fromkeys(rows.axes, -1))
     results = row_norms.forward(function, arrays, layout, rows, options, _WHOLE)
+    return _in_chunks(results, x.chunks)
+
+
+def _in_chunks(results: Any, chunks: Any) -> Any:
+    """Return results, of which the first has these chunks."""
     if not isinstance(results, tuple):
-        return results.rechunk(x.chunks)
-    return type(results)(results[0].rechunk(x.chunks), *results[1:])
+        return results.rechunk(chunks)
+    return type(results)(results[0].rechunk(chunks), *results[1:])
 
 
 def _channels_as_rows(x: Any, channel_axis: Any) -> tuple[RowLayout, Rows]:
@@ -114,14 +127,13 @@ def _channels_as_rows(x: Any, channel_axis: Any) -> tuple[RowLayout, Rows]:
     return layout, Rows(channels.others, channels.axes, channels.axes)
 
 
-def _row_norm(spec: NormSpec, row_call: RowCall) -> RowNorm:
+def _row_norm(norm: Norm, row_call: RowCall) -> RowNorm:
     """Return a norm as plain numbers, which have the same token in every process."""
-    assert spec.norm is not None
     scaling, factors = row_call.scaling, row_call.factors
     return RowNorm(
-        spec.norm.formula.centred,
+        norm.formula.centred,
         (scaling.eps, scaling.eps_on_deviation, scaling.ddof),
-        length=spec.norm.of_length,
+        length=norm.of_length,
         detached=row_call.detached,
         factors=None if factors is None else (factors[0], factors[2]),
     )

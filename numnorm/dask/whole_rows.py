@@ -12,9 +12,6 @@ from numnorm.dask.blocks import Chunks, block_sum, each_block, each_object, roun
 from numnorm.dask.parameters import Parameter, along, as_divided, with_axes
 from numnorm.dask.row_axes import Axes, Rows
 
-# The arguments that have a number for each row.
-STATISTICS = ("mean", "rstd", "norm")
-
 
 class Call(NamedTuple):
     """How a public function is called for a block.
@@ -131,7 +128,8 @@ def _call(
     options: Mapping[str, Any],
 ) -> Call:
     names = *arrays, *(parameter.name for parameter in parameters)
-    places = [rows.kept if name in STATISTICS else None for name in arrays]
+    # The gradient and x, or x alone, and then the statistics of rows.
+    places: list[Axes | None] = [None] * min(len(arrays), 2) + [rows.kept] * (len(arrays) - 2)
     places += [rows.own if parameter.usual else None for parameter in parameters]
     return Call(function, names, tuple(places), rows, options)
 

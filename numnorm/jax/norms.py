@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 from inspect import Parameter
 from typing import Any
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from numnorm.arguments import check_shape
+from numnorm.backends.contract.norms import Norm
 from numnorm.derived import (
     docstring_of,
     parameter_texts,
@@ -56,7 +58,7 @@ def for_jax(spec: NormSpec, module: str) -> Callable[..., Any]:
     shown = list(_parameters(spec))
     texts = {**parameter_texts(spec.backward), **parameter_texts(spec.function), "x": _X}
     texts |= dict.fromkeys(("where", "weights"), _OF_ELEMENTS.format(name=spec.name))
-    example = spec.example.options.replace("[10.0]", "jax.numpy.array([10.0])")
+    example = re.sub(r"\[.*?\]", r"jax.numpy.array(\g<0>)", spec.example.options)
     docstring = docstring_of(
         summary_of(spec.function),
         {p.name: texts[p.name] for p in shown},
@@ -71,7 +73,7 @@ def for_jax(spec: NormSpec, module: str) -> Callable[..., Any]:
 
 
 def _parameters(spec: NormSpec) -> Iterator[Parameter]:
-    arrays = "x", *spec.parameters, "where", "weights"
+    arrays = "x", *spec.parameters, *spec.constants, "where", "weights"
     left_out = ("out", *spec.updates, *(RUNNING_OPTIONS if spec.updates else ()))
     public = parameters_of(spec.function)
     only_backward = [
@@ -88,20 +90,20 @@ def _parameters(spec: NormSpec) -> Iterator[Parameter]:
 
 def _norm(spec: NormSpec, arguments: dict[str, Any]) -> Any:
     x = as_float_array("x", arguments.pop("x"))
-    parameters = {name: arguments.pop(name) for name in spec.parameters}
+    parameters = {name: arguments.pop(name) for name in (*spec.parameters, *spec.constants)}
     counting = {name: arguments.pop(name) for name in COUNTING if name in arguments}
     defaults = {"nan_policy": "propagate"}
     counting = {n: v for n, v in counting.items() if v is not defaults.get(n)}
-    if spec.row_call is None or counting:
+    if spec.norm is None or counting:
         return _by_python(spec, x, parameters, arguments, counting)
-    return _rows(spec, spec.row_call(x.shape, **arguments), x, parameters)
+    assert spec.row_call is not None
+    return _rows(spec.norm, spec.row_call(x.shape, **arguments), x, parameters)
 
 
 # Norms of rows: compiled handlers
 
 
-def _rows(spec: NormSpec, row_call: RowCall, x: Any, parameters: dict[str, Any]) -> Any:
-    assert spec.norm is not None
+def _rows(norm: Norm, row_call: RowCall, x: Any, parameters: dict[str, Any]) -> Any:
     layout = row_call.layout
     weights = [
         as_parameter(name, value, layout.parameter_shape, layout.parameter_meaning, x)
@@ -113,7 +115,7 @@ def _rows(spec: NormSpec, row_call: RowCall, x: Any, parameters: dict[str, Any])
             a if a is not None else fill(given) for a, fill in zip(weights, _FILLS, strict=True)
         ]
     static = RowNorm(
-        spec.norm,
+        norm,
         row_call.scaling,
         row_call.detached,
         layout.segment,

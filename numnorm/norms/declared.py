@@ -3,6 +3,7 @@
 from numnorm.norms import (
     ada,
     batch,
+    emsc,
     exponential,
     group,
     instance,
@@ -25,6 +26,7 @@ SPECS: tuple[NormSpec, ...] = (
     batch.SPEC,
     moving.SPEC,
     exponential.SPEC,
+    emsc.SPEC,
 )
 
 BY_NAME = {spec.name: spec for spec in SPECS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -85,6 +86,8 @@ class NormSpec(NamedTuple):
     example : Example
     parameters : mapping
         The arrays beside x that the norm learns, and the axes of each.
+    constants : mapping
+        The arrays beside x without a gradient.
     norm : Norm, optional
         What the kernels of a norm of rows compute.
     row_call : callable, optional
@@ -102,6 +105,7 @@ class NormSpec(NamedTuple):
     counts: Callable[[Any, int], Shared]
     example: Example
     parameters: Mapping[str, Along] = {}
+    constants: Mapping[str, Along] = {}
     norm: Norm | None = None
     row_call: Callable[..., RowCall] | None = None
     step: Callable[..., Any] | None = None
@@ -113,6 +117,14 @@ class NormSpec(NamedTuple):
         return self.function.__name__
 
     @property
+    def example_arguments(self) -> dict[str, Any]:
+        """The arguments of the example after x, by name."""
+        call: Any = ast.parse(f"f({self.example.options})", mode="eval").body
+        names = list(inspect.signature(self.function).parameters)[1:]
+        arguments = dict(zip(names, map(ast.literal_eval, call.args), strict=False))
+        return arguments | {each.arg: ast.literal_eval(each.value) for each in call.keywords}
+
+    @property
     def axis(self) -> str:
         """The name of the argument with the axes."""
         return "channel_axis" if self.family in ("groups", "channels") else "axis"
@@ -120,8 +132,10 @@ class NormSpec(NamedTuple):
     @property
     def saved(self) -> tuple[str, ...]:
         """The statistics that the forward pass saves for the backward pass."""
-        names = list(inspect.signature(self.backward).parameters)
-        return tuple(n for n in names[2:] if n in ("mean", "rstd", "norm"))
+        parameters = inspect.signature(self.backward).parameters.values()
+        positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        own = inspect.signature(self.function).parameters
+        return tuple(name for name in positional[2:] if name not in own)
 
     def is_backward(self, function: Callable[..., Any]) -> bool:
         """Return whether a function is the backward pass."""
@@ -130,5 +144,7 @@ class NormSpec(NamedTuple):
     def arrays_of(self, function: Callable[..., Any]) -> tuple[str, ...]:
         """Return the names of the arrays that a public function takes, without those it updates."""
         if not self.is_backward(function):
-            return "x", *self.parameters
-        return "dy", "x", *self.saved, *tuple(self.parameters)[:1]
+            return "x", *self.parameters, *self.constants
+        taken = inspect.signature(function).parameters
+        own = (name for name in (*self.parameters, *self.constants) if name in taken)
+        return "dy", "x", *self.saved, *own

@@ -119,7 +119,7 @@ def weighted_input(
         left = functools.partial(_left, counting.where, values, omit=counting.omit)
         axes = shared(axis, values.ndim).statistic
         counting = counting._replace(weights=_in_range(counting.weights, left, values.shape, axes))
-    weighting = Weighting(*counting, *_fills(fill))
+    weighting = Weighting(*counting, *fills(fill))
     if counting.where is None and counting.weights is None and not counting.omit:
         return x
     return WeightedInput(x, weighting)
@@ -254,7 +254,7 @@ def check_broadcasts(what: str, shape: Shape, own: Shape) -> None:
         raise ValueError(f"{what} must broadcast against x of shape {own}, got {shape}")
 
 
-def _fills(fill: Any) -> tuple[float, float]:
+def fills(fill: Any) -> tuple[float, float]:
     """Return the results where `where` is false and where NaN is omitted."""
     if fill is None:
         return 0.0, np.nan

@@ -133,7 +133,7 @@ def _joined(options: str, naming: str) -> str:
 
 
 def _parameters(spec: NormSpec) -> Iterator[Parameter]:
-    arrays = {*spec.parameters, *spec.updates, *OF_ELEMENTS}
+    arrays = {*spec.parameters, *spec.constants, *spec.updates, *OF_ELEMENTS}
     several = spec.family in ("rows", "channels")
     for name, own in parameters_of(spec.function).items():
         if name == "x":
@@ -155,6 +155,8 @@ def _texts(spec: NormSpec) -> dict[str, str]:
     of_family = suffix.get(spec.family, "")
     texts = parameter_texts(spec.function)
     texts |= {name: _TEXTS[along] for name, along in spec.parameters.items()}
+    for name, along in spec.constants.items():
+        texts[name] = _TEXTS[along].replace(", optional", "")
     texts |= dict.fromkeys(spec.updates, _TEXTS["updates"])
     texts |= dict.fromkeys(OF_ELEMENTS, _TEXTS["of elements"].format(name=spec.name))
     texts["x"] = _TEXTS["x"].format(name=spec.name)
@@ -229,11 +231,12 @@ def _of_array(
         merged = len(dims.samples)
     ordered = x.transpose(*order)
     options = dict(arguments)
-    for name in (*spec.parameters, *OF_ELEMENTS):
+    along = {**spec.parameters, **spec.constants}
+    for name in (*along, *OF_ELEMENTS):
         if options.get(name) is None:
             continue
         of_elements = name in OF_ELEMENTS
-        usual = x.dims if of_elements else dims.of_parameter(spec.parameters[name], x)
+        usual = x.dims if of_elements else dims.of_parameter(along[name], x)
         value: Any = parameter(name, options[name], x, usual)
         if not of_elements and set(value.dims) == set(usual):
             options[name] = value.transpose(*(d for d in order if d in usual)).data

@@ -13,7 +13,7 @@ import pytest
 from array_files import apply, bits, draw, load, save, snapshot
 
 import numnorm
-from numnorm.commands.apply import cluster, statistics
+from numnorm.commands.apply import run, statistics
 from numnorm.norms.batch import block_moments
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
@@ -96,7 +96,7 @@ def test_batch_norm_with_missing_values(capsys, threads, policy):
 def test_a_run_goes_on_on_a_cluster_and_back(capsys, threads, monkeypatch):
     np.save("x.npy", X)
     arguments = ("batch_norm", "x.npy", "y.zarr", *SMALL, "--resume")
-    add, scheduler = cluster.Cluster.normalize, ("--scheduler", threads)
+    add, scheduler = run.Cluster.normalize, ("--scheduler", threads)
 
     def some(self, *words):
         for number, result in enumerate(add(self, *words)):
@@ -104,11 +104,11 @@ def test_a_run_goes_on_on_a_cluster_and_back(capsys, threads, monkeypatch):
                 raise KeyboardInterrupt
             yield result
 
-    monkeypatch.setattr(cluster.Cluster, "normalize", some)
+    monkeypatch.setattr(run.Cluster, "normalize", some)
     assert apply(capsys, *arguments, *scheduler)[0] == 130
     (work,) = Path().glob("y.zarr.numnorm-*.tmp")
     assert len((work / "done").read_text().split()) == 3
-    monkeypatch.setattr(cluster.Cluster, "normalize", add)
+    monkeypatch.setattr(run.Cluster, "normalize", add)
     assert apply(capsys, *arguments, *scheduler) == (0, "")
     assert bits(load("y.zarr")) == bits(numnorm.batch_norm(X))
     assert apply(capsys, "batch_norm", "x.npy", "z.zarr", *SMALL) == (0, "")
@@ -121,7 +121,7 @@ def test_an_interrupted_run_leaves_nothing(capsys, threads, monkeypatch):
     def interrupted(self, number):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("numnorm.commands.apply.journal.Journal.add", interrupted)
+    monkeypatch.setattr("numnorm.commands.apply.journal.Journal.note_written", interrupted)
     arguments = ("layer_norm", "x.npy", "y.zarr", *SMALL, "--scheduler", threads)
     assert apply(capsys, *arguments) == (130, "numnorm apply: interrupted\n")
     time.sleep(0.2)
@@ -152,7 +152,7 @@ def test_files_with_one_writer_are_refused(capsys, output):
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nobody://x", "no address"])
 def test_a_scheduler_that_is_not_there(capsys, monkeypatch, address):
-    monkeypatch.setattr(cluster, "_TIMEOUT", 0.5)
+    monkeypatch.setattr(run, "_TIMEOUT", 0.5)
     np.save("x.npy", X)
     begin = time.monotonic()
     arguments = ("layer_norm", "x.npy", "y.zarr", "--scheduler", address)

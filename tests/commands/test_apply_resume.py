@@ -12,11 +12,11 @@ import zarr
 from array_files import apply, bits, draw, load, save, snapshot
 
 import numnorm
-from numnorm.commands import wholedirectory
+from numnorm.commands import outputs
 from numnorm.commands.apply.formats.npy import ArrayFile
 from numnorm.commands.apply.formats.zarr import ZarrArray
-from numnorm.commands.errors import CommandError
-from numnorm.commands.wholedirectory import appearing_directory
+from numnorm.commands.outputs import appearing_directory
+from numnorm.commands.terminal import CommandError
 
 X = draw((40, 6, 5))
 SMALL = ("--block-size", "0.00025")  # two samples
@@ -280,7 +280,7 @@ def killed_after_the_statistics(capsys, monkeypatch, *arguments):
         raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr(wholedirectory, "_settle", stopped)
+        patch.setattr(outputs, "_settle", stopped)
         with pytest.raises(Stopped):
             apply(capsys, *arguments)
     assert Path("s.npz").exists()
@@ -416,7 +416,7 @@ def test_resuming_when_nothing_is_left_but_the_rename(capsys, writes, monkeypatc
         raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr(wholedirectory, "_settle", stopped)
+        patch.setattr(outputs, "_settle", stopped)
         with pytest.raises(Stopped):
             apply(capsys, *arguments)
     writes.count = 0
@@ -433,7 +433,7 @@ def test_what_is_left_of_a_run_that_ended_is_not_gone_on_from(capsys, monkeypatc
         save("y.zarr", draw((3, 3)))
     arguments = ("layer_norm", "x.npy", "y.zarr", *SMALL, "--force")
     with monkeypatch.context() as patch:
-        patch.setattr(wholedirectory.Temporary, "remove", lambda work: None)
+        patch.setattr(outputs.Temporary, "remove", lambda work: None)
         assert apply(capsys, *arguments, "--resume") == (0, "")
     assert len(temporary()) == 1
     np.save("x.npy", X + 1)

@@ -16,7 +16,7 @@ from zarr import codecs
 
 import numnorm
 from numnorm.commands.apply.formats import zarr as zarr_format
-from numnorm.commands.errors import CommandError
+from numnorm.commands.terminal import CommandError
 
 TINY = "0.001"  # blocks of 1048 bytes
 IMAGES = (9, 6, 25)

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 import numnorm
 from numnorm.__main__ import main
-from numnorm.commands.apply import blocks
+from numnorm.commands.apply import boxes
 from numnorm.commands.apply.formats import npy
-from numnorm.commands.progress import progress_bar
+from numnorm.commands.terminal import progress_bar
 
 TINY = "0.0004"  # blocks of 419 bytes
 
@@ -707,16 +707,16 @@ def test_boxes_cover_an_array_once_within_the_budget(shape, budget, data):
     axes = axes[: data.draw(st.integers(0, len(axes)))]
     multiples = [data.draw(st.integers(1, 3)) for _ in axes]
     cuttable = list(zip(axes, multiples, strict=True))
-    step = blocks.steps(shape, cuttable, budget)
+    lengths = boxes.box_lengths(shape, cuttable, budget)
     count = np.zeros(shape, int)
-    for box in blocks.boxes(blocks.whole(shape), step):
+    for box in boxes.boxes(boxes.whole(shape), lengths):
         count[box] += 1
         for axis, multiple in cuttable:
             assert box[axis].start % multiple == 0
         finest = math.prod(
             min(dict(cuttable).get(axis, length), length) for axis, length in enumerate(shape)
         )
-        assert math.prod(blocks.lengths(box)) <= max(budget, finest)
+        assert math.prod(boxes.shape_of(box)) <= max(budget, finest)
     assert np.all(count == 1)
 
 

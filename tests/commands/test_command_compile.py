@@ -15,7 +15,7 @@ from numnorm.backends.cpu.compiler import cache
 from numnorm.backends.kernel_files import folders as kernel_folders
 from numnorm.backends.kernel_files import origin
 from numnorm.backends.sources import CPU
-from numnorm.commands.compile import ahead, calls, folders
+from numnorm.commands.compile import calls, folders
 
 NAMES = [*calls.PARAMETERS, *calls.MOVING, *calls.CELLS]
 COUNT = """
@@ -100,20 +100,19 @@ def test_of_the_jobs_only_those_that_are_missing(monkeypatch):
         raise cache.NotCached
 
     jobs = [calls.Job(lambda: None, ()), calls.Job(lacks_a_kernel, ())]
-    assert ahead.missing(jobs) == jobs[1:]
+    assert calls.missing(jobs) == jobs[1:]
     assert not cache._only_load
     monkeypatch.setattr(cache, "directory", lambda: None)
-    monkeypatch.setattr(ahead, "compile_ahead", pytest.fail)
-    ahead.prepare(jobs[1:] * 2)  # as nothing could be kept
+    monkeypatch.setattr(calls, "compile_ahead", pytest.fail)
+    calls.prepare(jobs[1:] * 2)  # as nothing could be kept
 
 
 WAITING = """
 import time
-from numnorm.commands.compile import ahead
-from numnorm.commands.compile.calls import Job
+from numnorm.commands.compile import calls
 
 if __name__ == "__main__":
-    ahead.compile_ahead([Job(time.sleep, (600,))] * 2, 2)
+    calls.compile_ahead([Job(time.sleep, (600,))] * 2, 2)
 """
 
 

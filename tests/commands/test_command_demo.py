@@ -9,12 +9,12 @@ import pytest
 
 import numnorm
 from numnorm.__main__ import main
+from numnorm.commands.demo import classifier, classifier_report
 from numnorm.commands.demo import command as demo
-from numnorm.commands.demo import curves
 from numnorm.commands.demo.classifier import Classifier
 from numnorm.commands.demo.layers import BatchNorm, LayerNorm
 
-NORMS = list(demo.NORMS)
+NORMS = list(classifier.NORMS)
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def small(monkeypatch, tmp_path):
     training, validation = demo.digits(0)
     subset = tuple(array[:120] for array in training), tuple(array[:50] for array in validation)
     monkeypatch.setattr(demo, "digits", lambda seed: subset)
-    monkeypatch.setattr(demo, "HIDDEN", (12, 8))
+    monkeypatch.setattr(classifier, "HIDDEN", (12, 8))
     monkeypatch.chdir(tmp_path)
     return subset
 
@@ -47,13 +47,13 @@ def test_demo(capsys, monkeypatch, columns):
 
 
 def test_same_seed_same_results(small):
-    first, again, other = (demo.compare(small, 2, seed, [16]) for seed in (3, 3, 4))
+    first, again, other = (classifier.compare(small, 2, seed, [16]) for seed in (3, 3, 4))
     assert first == again
     assert first != other
 
 
 def test_every_norm_learns(small):
-    errors = demo.compare(small, 40, 0, [8])[8]
+    errors = classifier.compare(small, 40, 0, [8])[8]
     assert {name: values[-1] < values[0] / 2 for name, values in errors.items()} == dict.fromkeys(
         NORMS, True
     )
@@ -70,7 +70,7 @@ def test_digits_are_split_by_the_seed():
 
 def test_every_norm_starts_from_the_same_weights():
     networks = [
-        Classifier((9, 5, 4), norm, np.random.default_rng(7)) for norm in demo.NORMS.values()
+        Classifier((9, 5, 4), norm, np.random.default_rng(7)) for norm in classifier.NORMS.values()
     ]
     for network in networks:
         for (weight, _), (expected, _) in zip(network.weights, networks[0].weights, strict=True):
@@ -87,7 +87,7 @@ def test_gradients_of_the_network(monkeypatch, name):
         numnorm, "ada_norm_backward", lambda *args: backward(*args, detach_factor=False)
     )
     rng = np.random.default_rng(0)
-    network = Classifier((6, 7, 5, 3), demo.NORMS[name], rng, np.float64)
+    network = Classifier((6, 7, 5, 3), classifier.NORMS[name], rng, np.float64)
     values = network.parameters.values
     values += 0.1 * rng.normal(size=values.shape)
     x, labels = rng.normal(size=(8, 6)), rng.integers(0, 3, 8)
@@ -128,7 +128,7 @@ def test_logits_are_not_normalized():
 def said_about(capsys, monkeypatch, none, batch, layer):
     errors = {"none": none, "batch": batch, "layer": layer, "RMS": layer, "Ada": layer}
     monkeypatch.setenv("COLUMNS", "1000")
-    curves.print_conclusions({4: errors}, 500)
+    classifier_report.print_conclusions({4: errors}, 500)
     return capsys.readouterr().out.splitlines()
 
 
@@ -159,7 +159,7 @@ def test_conclusions_that_do_not_favour_layer_norm(capsys, monkeypatch):
 def test_errors_of_zero_can_be_drawn_and_told(capsys, monkeypatch, tmp_path):
     errors = {name: [0.0, 0.0] for name in NORMS}
     with open(tmp_path / "zero.png", "wb") as file:
-        curves.draw({128: errors, 4: errors}, file)
+        classifier_report.draw({128: errors, 4: errors}, file)
     lines = said_about(capsys, monkeypatch, none=[0.0], batch=[0.0], layer=[0.0])
     assert "layer norm (0.0 %) is level with no norm (0.0 %) and batch norm (0.0 %)." in lines[0]
 
@@ -189,7 +189,7 @@ def test_missing_extras(capsys, monkeypatch, package):
     ],
 )
 def test_errors_come_before_the_work(capsys, monkeypatch, arguments, message):
-    monkeypatch.setattr(demo, "compare", None)
+    monkeypatch.setattr(classifier, "compare", None)
     assert main(["demo", *arguments]) == 2
     out, err = capsys.readouterr()
     assert (out, message in err, err.count("\n")) == ("", True, 1)

@@ -8,12 +8,10 @@ import pytest
 
 from numnorm.__main__ import main
 from numnorm.commands.demo import command as demo
+from numnorm.commands.demo import lstm, lstm_report
 from numnorm.commands.demo.layers import Parameters
-from numnorm.commands.demo.recurrent import comparison, corners, digits, pictures, report
-from numnorm.commands.demo.recurrent.before_after import of_the_reader
-from numnorm.commands.demo.recurrent.cells import NORMS, Lstm
-from numnorm.commands.demo.recurrent.corners import Walker, walks
-from numnorm.commands.demo.recurrent.digits import ROWS, Reader
+from numnorm.commands.demo.lstm import NORMS, ROWS, Lstm, Reader, Walker, walks
+from numnorm.commands.demo.lstm_report import of_the_reader
 
 
 @pytest.fixture
@@ -22,11 +20,11 @@ def small(monkeypatch, tmp_path):
     training, validation = demo.digits(0)
     subset = tuple(array[:40] for array in training), tuple(array[:20] for array in validation)
     monkeypatch.setattr(demo, "digits", lambda seed: subset)
-    monkeypatch.setattr(comparison, "DIGITS_HIDDEN", 6)
-    monkeypatch.setattr(comparison, "CORNERS_HIDDEN", 6)
-    monkeypatch.setattr(comparison, "CORNERS_WIDTH", 5)
-    monkeypatch.setattr(corners, "TRAINING", (16, 13))
-    monkeypatch.setattr(corners, "VALIDATION", (8, 17))
+    monkeypatch.setattr(lstm, "DIGITS_HIDDEN", 6)
+    monkeypatch.setattr(lstm, "CORNERS_HIDDEN", 6)
+    monkeypatch.setattr(lstm, "CORNERS_WIDTH", 5)
+    monkeypatch.setattr(lstm, "TRAINING_WALKS", (16, 13))
+    monkeypatch.setattr(lstm, "VALIDATION_WALKS", (8, 17))
     monkeypatch.chdir(tmp_path)
     return subset
 
@@ -51,8 +49,8 @@ def test_demo(capsys, monkeypatch):
 
 def test_same_seed_same_results(small):
     def errors(seed):
-        *_, cut_short, _, walks = comparison.tasks(small, 1, seed)
-        results = comparison.compare([cut_short, walks], seed)
+        *_, cut_short, _, walks = lstm.tasks(small, 1, seed)
+        results = lstm.compare([cut_short, walks], seed)
         return np.concatenate([r.errors.ravel() for _, found in results for r in found.values()])
 
     first, again, other = (errors(seed) for seed in (3, 3, 4))
@@ -110,8 +108,8 @@ def test_gradients_of_the_walker(norm):
 def test_walks():
     made = walks(500, 13)
     nearest = np.sign(made)
-    assert np.abs(made - nearest).max() < 6 * corners.NOISE
-    assert abs((made - nearest).std() / corners.NOISE - 1) < 0.1
+    assert np.abs(made - nearest).max() < 6 * lstm.NOISE
+    assert abs((made - nearest).std() / lstm.NOISE - 1) < 0.1
     steps = np.diff(nearest, axis=1)
     assert set(np.abs(steps).sum(axis=2).ravel()) == {2}  # along one side
     assert (nearest[:, 2] == -nearest[:, 0]).all()  # and on, not back
@@ -124,11 +122,11 @@ def test_a_forecast_does_not_look_at_what_it_tells():
     network = Walker("layer", 4, 3, np.random.default_rng(0))
     points = walks(9, 2)
     changed = points.copy()
-    changed[:, corners.GIVEN :] += 5
-    told = [network.told(p.swapaxes(0, 1)[: corners.GIVEN]) for p in (points, changed)]
+    changed[:, lstm.GIVEN :] += 5
+    told = [network.told(p.swapaxes(0, 1)[: lstm.GIVEN]) for p in (points, changed)]
     np.testing.assert_array_equal(*told)
     # The second point told follows from the first one told, not from the true one.
-    known = np.concatenate([points.swapaxes(0, 1)[: corners.GIVEN], told[0]])
+    known = np.concatenate([points.swapaxes(0, 1)[: lstm.GIVEN], told[0]])
     second = network.told(known)[1]
     expected = ((np.stack([told[0][0], second]) - points.swapaxes(0, 1)[2:]) ** 2).mean((0, 2))
     np.testing.assert_allclose(network.error(points), expected, rtol=1e-6)
@@ -175,17 +173,17 @@ def test_values_before_and_after():
 
 
 def test_images_are_cut_short_to_every_length():
-    lengths = digits.shortened(500, np.random.default_rng(0))
-    assert set(lengths) == set(range(digits.SHORTEST, ROWS + 1))
+    lengths = lstm.shortened(500, np.random.default_rng(0))
+    assert set(lengths) == set(range(lstm.SHORTEST, ROWS + 1))
 
 
-TASK = comparison.Task("digits", "4 at a time", (), (), 4, 4, None)
+TASK = lstm.Task("digits", "4 at a time", (), (), 4, 4, None)
 
 
 def test_conclusions_follow_the_numbers():
     layer = np.repeat([[30.0], [20.0], [2.0], [2.0]], 50, axis=1)
     batch = layer + np.tile([1.0, -1.0], 25)
-    assert report.conclusion(TASK, {"none": layer + 10, "batch": batch, "layer": layer}) == (
+    assert lstm_report.conclusion(TASK, {"none": layer + 10, "batch": batch, "layer": layer}) == (
         "Digits, 4 at a time: after the first epoch layer norm (30.0 %) is ahead of no norm "
         "(40.0 %) and level with batch norm (30.0 %). Over the last epoch layer norm (2.0 %) is "
         "ahead of no norm (12.0 %) and level with batch norm (2.0 %)."
@@ -194,7 +192,7 @@ def test_conclusions_follow_the_numbers():
 
 def test_conclusions_that_do_not_favour_layer_norm():
     layer = np.full((5, 50), 0.5)
-    told = report.conclusion(
+    told = lstm_report.conclusion(
         TASK._replace(data="corners"), {"none": layer - 0.1, "batch": layer / 2, "layer": layer}
     )
     assert told == (
@@ -205,10 +203,10 @@ def test_conclusions_that_do_not_favour_layer_norm():
 
 
 def test_errors_of_zero_can_be_drawn(small, tmp_path):
-    ((task, found),) = comparison.compare(comparison.tasks(small, 1, 0)[:1], 0)
+    ((task, found),) = lstm.compare(lstm.tasks(small, 1, 0)[:1], 0)
     found = {name: r._replace(errors=np.zeros_like(r.errors)) for name, r in found.items()}
     with open(tmp_path / "zero.png", "wb") as file:
-        pictures.draw([(task, found)], file)
+        lstm_report.draw([(task, found)], file)
 
 
 @pytest.mark.usefixtures("small")
@@ -235,7 +233,7 @@ def test_missing_extras(capsys, monkeypatch, package):
     ],
 )
 def test_errors_come_before_the_work(capsys, monkeypatch, arguments, message):
-    monkeypatch.setattr(comparison, "compare", None)
+    monkeypatch.setattr(lstm, "compare", None)
     assert main(["demo", *arguments]) == 2
     out, err = capsys.readouterr()
     assert (out, message in err, err.count("\n")) == ("", True, 1)

@@ -13,7 +13,7 @@ import pytest
 import numnorm
 from numnorm.__main__ import _run, main
 from numnorm.backends.cpu.compiler import cache
-from numnorm.commands.doctor import facts, selftest
+from numnorm.commands.doctor import command, selftest
 
 NORMS = ["layer", "rms", "ada", "batch", "group", "instance", "weight", "moving", "exponential"]
 
@@ -168,8 +168,8 @@ def test_advice_on_blas(monkeypatch, libraries, features, advised):
     threadpoolctl = pytest.importorskip("threadpoolctl")
     openmp = {"user_api": "openmp"}
     monkeypatch.setattr(threadpoolctl, "threadpool_info", lambda: [*libraries, openmp])
-    monkeypatch.setattr(facts, "_features", lambda: features)
-    told = list(facts.blas())
+    monkeypatch.setattr(command, "_features", lambda: features)
+    told = list(command.blas())
     assert len(told) == len(libraries) + advised
     if advised:
         assert told[0][1].endswith(" kernels, 2 threads (numpy.libs)")
@@ -179,7 +179,7 @@ def test_advice_on_blas(monkeypatch, libraries, features, advised):
 def test_no_place_for_the_cache(monkeypatch, tmp_path):
     monkeypatch.setattr(cache, "directory", lambda: None)
     monkeypatch.setattr(cache, "folders", lambda: (tmp_path, tmp_path / "none"))
-    (_, read), (key, value) = facts.cache()
+    (_, read), (key, value) = command.cache()
     assert read == f"{tmp_path} (only read)"
     assert (key, value.startswith("none: no place can be written to")) == ("cache", True)
 
@@ -191,7 +191,7 @@ def test_no_threading_layer(monkeypatch):
         raise ValueError("No threading layer could be loaded.\nHINT:\nask")
 
     monkeypatch.setattr(numba, "get_num_threads", missing)
-    told = dict(facts.threads())
+    told = dict(command.threads())
     assert told["threads"] == "none: No threading layer could be loaded. HINT: ask"
     assert "threading layer" not in told
 
@@ -230,7 +230,7 @@ def test_gpu(monkeypatch, driver, expected):
         return driver
 
     monkeypatch.setattr(ctypes, "CDLL", load)
-    told = dict(facts.gpu())
+    told = dict(command.gpu())
     assert told["gpu"].startswith(expected)
     assert told["numba-cuda"]
 

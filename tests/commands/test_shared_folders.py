@@ -15,11 +15,10 @@ from array_files import apply, bits, draw, load, save, snapshot
 
 import numnorm
 from numnorm import wholefile
-from numnorm.commands import wholedirectory
+from numnorm.commands import outputs
 from numnorm.commands.apply.journal import Journal
-from numnorm.commands.errors import CommandError
-from numnorm.commands.wholedirectory import appearing_directory
-from numnorm.commands.wholefile import appearing
+from numnorm.commands.outputs import appearing, appearing_directory
+from numnorm.commands.terminal import CommandError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="users have no numbers")
 root = pytest.mark.skipif(
@@ -45,13 +44,13 @@ class Stopped(BaseException):
 def stop(capsys, monkeypatch, *arguments):
     """Run the command until it notes its third box."""
 
-    def stopped(self, number, add=Journal.add):
+    def stopped(self, number, add=Journal.note_written):
         if number == 3:
             raise Stopped
         add(self, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "add", stopped)
+        patch.setattr(Journal, "note_written", stopped)
         with pytest.raises(Stopped):
             apply(capsys, *arguments)
 
@@ -60,13 +59,13 @@ def meanwhile(monkeypatch, act):
     """Do something when the first box of the next run is written."""
     begun = []
 
-    def add(self, number, add=Journal.add):
+    def add(self, number, add=Journal.note_written):
         add(self, number)
         if not begun:
             begun.append(number)
             act()
 
-    monkeypatch.setattr(Journal, "add", add)
+    monkeypatch.setattr(Journal, "note_written", add)
 
 
 def temporary(output):
@@ -191,7 +190,7 @@ def test_a_directory_that_was_moved_with_its_folder_is_gone_on_from(capsys, monk
     stop(capsys, monkeypatch, "layer_norm", "x.npy", "a/y.zarr", *output)
     os.rename("a", "b")
     count = []
-    monkeypatch.setattr(Journal, "add", lambda self, number: count.append(number))
+    monkeypatch.setattr(Journal, "note_written", lambda self, number: count.append(number))
     assert apply(capsys, "layer_norm", "x.npy", "b/y.zarr", *output) == (0, "")
     assert bits(load("b/y.zarr")) == bits(numnorm.layer_norm(X))
     assert count[0] == 3
@@ -360,7 +359,7 @@ def test_after_such_a_change_the_work_is_not_lost(capsys, monkeypatch, output):
     with monkeypatch.context() as patch:
         meanwhile(patch, lambda: save(output, draw((3, 3))))
         assert apply(capsys, *arguments)[0] == 2
-    monkeypatch.delattr(Journal, "add")  # nothing is left to write
+    monkeypatch.delattr(Journal, "note_written")  # nothing is left to write
     assert apply(capsys, *arguments, "--force") == (0, "")
     assert bits(load(output)) == bits(numnorm.layer_norm(X))
 
@@ -411,7 +410,7 @@ def test_on_a_file_system_with_other_owners(capsys, monkeypatch):
 
 
 def test_without_an_address_of_a_directory_its_name_serves(capsys, monkeypatch):
-    monkeypatch.setattr(wholedirectory, "address", lambda number, path: path)
+    monkeypatch.setattr(outputs, "address", lambda number, path: path)
     assert apply(capsys, "layer_norm", "x.npy", "y.zarr", "--resume") == (0, "")
     assert bits(load("y.zarr")) == bits(numnorm.layer_norm(X))
     assert sorted(os.listdir()) == ["x.npy", "y.zarr"]

@@ -9,8 +9,15 @@ ones::
 import kernels
 import numpy as np
 
-from numnorm.commands.compile.ahead import compile_ahead
-from numnorm.commands.compile.calls import Job, backward, cell, channels, forward, launcher
+from numnorm.commands.compile.calls import (
+    Job,
+    backward,
+    cell,
+    channels,
+    compile_ahead,
+    forward,
+    launcher,
+)
 
 PROCESSES = 2
 

@@ -13,11 +13,11 @@ import numnorm
 from numnorm.commands.apply.formats import format_of, name_of
 from numnorm.commands.apply.formats.npy import read_array
 from numnorm.commands.apply.formats.protocol import Source
-from numnorm.commands.apply.methods import MOVING, NEEDED, OPTIONS, STATISTICS, Job
+from numnorm.commands.apply.methods import ARRAYS, MOVING, NEEDED, OPTIONS, STATISTICS, Job
 from numnorm.commands.apply.run import BLOCK_SIZE, apply
-from numnorm.commands.errors import CommandError, CommandParser
-from numnorm.commands.wholedirectory import is_begun
-from numnorm.commands.wholefile import check_file
+from numnorm.commands.outputs import check_file, is_begun
+from numnorm.commands.terminal import CommandError, CommandParser
+from numnorm.derived import parameter_texts, parameters_of
 
 _DESCRIPTION = """\
 Normalize the array in INPUT and write the result to OUTPUT. Each is an .npy file, a directory of
@@ -104,18 +104,18 @@ def _parser() -> CommandParser:
         help="go on where a run to the same OUTPUT stopped, and let this one be resumed after an "
         "error, too; not for HDF5",
     )
-    given = parser.add_argument_group("options of Zarr and HDF5")
-    given.add_argument("--chunks", type=_length, nargs="+", metavar="N", help="lengths of chunks")
-    given.add_argument(
+    storage = parser.add_argument_group("options of Zarr and HDF5")
+    storage.add_argument("--chunks", type=_length, nargs="+", metavar="N", help="lengths of chunks")
+    storage.add_argument(
         "--compression",
         type=_compression,
         metavar="NAME[:LEVEL]",
         help="gzip, zstd, blosc or none for Zarr; gzip, lzf or none for HDF5",
     )
-    given.add_argument(
+    storage.add_argument(
         "--zarr-format", type=int, choices=(2, 3), help="default: that of INPUT, or 3"
     )
-    given.add_argument(
+    storage.add_argument(
         "--scheduler",
         metavar="ADDRESS",
         help="work on a Dask cluster, whose workers reach both arrays by the same paths; "
@@ -124,34 +124,61 @@ def _parser() -> CommandParser:
     return parser
 
 
+_POLICIES = "propagate", "omit", "raise"
+_DESCRIBED: dict[str, dict[str, Any]] = {
+    "gamma": {"metavar": "FILE", "help": "gain, an .npy file (default: 1)"},
+    "beta": {"metavar": "FILE", "help": "bias, an .npy file (default: 0)"},
+    "axis": {"type": int, "nargs": "+", "help": "axes to normalize over (default: -1)"},
+    "channel_axis": {"metavar": "AXIS", "help": "default: 1"},
+    "groups": {"help": "number of groups of channels"},
+    "eps": {"help": "default: that of the function"},
+    "nan_policy": {"choices": _POLICIES, "help": "default: propagate"},
+    "scale": {"type": float, "help": "C of ada_norm (default: 1)"},
+    "k": {"help": "k of ada_norm (default: 0.1)"},
+    "ddof": {
+        "help": "of ada_norm and standard_normal_variate: the variance is over N - DDOF "
+        "(default: 0)"
+    },
+    "eps_in": {"choices": ("variance", "std"), "help": "default: variance"},
+    "window": {"metavar": "STEPS", "help": "of moving_norm"},
+    "center": {"help": "around their steps"},
+    "min_window": {"metavar": "STEPS", "help": "default: 1"},
+    "subtract_mean": {"help": "moving_norm: divide by the root mean square alone"},
+    "alpha": {"help": "of exponential_norm: the weight of a new step"},
+    "adjust": {"help": "exponential_norm: weights are not divided by their sum"},
+    "initial": {"metavar": "STEPS", "help": "of exponential_norm"},
+}
+"""What the help says of options, and their types where the signatures leave a choice."""
+
+_TYPES = {"Integer": int, "Number": float, "float": float}
+
+
 def _add_norms(parser: CommandParser) -> None:
-    given = parser.add_argument_group("options of the norms (a norm takes only its own)")
-    given.add_argument("--gamma", type=Path, metavar="FILE", help="gain, an .npy file (default: 1)")
-    given.add_argument("--beta", type=Path, metavar="FILE", help="bias, an .npy file (default: 0)")
-    given.add_argument("--axis", type=int, nargs="+", help="axes to normalize over (default: -1)")
-    given.add_argument("--channel-axis", type=int, metavar="AXIS", help="default: 1")
-    given.add_argument("--groups", type=int, help="number of groups of channels")
-    given.add_argument("--eps", type=float, help="default: that of the function")
-    given.add_argument(
-        "--nan-policy", choices=("propagate", "omit", "raise"), help="default: propagate"
-    )
-    given.add_argument("--scale", type=float, help="C of ada_norm (default: 1)")
-    given.add_argument("--k", type=float, help="k of ada_norm (default: 0.1)")
-    given.add_argument(
-        "--ddof",
-        type=int,
-        help="of ada_norm and standard_normal_variate: the variance is over N - DDOF (default: 0)",
-    )
-    given.add_argument("--eps-in", choices=("variance", "std"), help="default: variance")
-    given.add_argument("--window", type=int, metavar="STEPS", help="of moving_norm")
-    given.add_argument("--center", action="store_true", default=None, help="around their steps")
-    given.add_argument("--min-window", type=int, metavar="STEPS", help="default: 1")
-    _add_switch(given, "--no-subtract-mean", "moving_norm: divide by the root mean square alone")
-    _add_switch(given, "--no-scale", "moving_norm: subtract the mean alone")
-    given.add_argument("--alpha", type=float, help="of exponential_norm: the weight of a new step")
-    _add_switch(given, "--no-adjust", "exponential_norm: weights are not divided by their sum")
-    given.add_argument("--initial", type=int, metavar="STEPS", help="of exponential_norm")
-    statistics = given.add_mutually_exclusive_group()
+    norms = parser.add_argument_group("options of the norms (a norm takes only its own)")
+    signatures = {
+        name: parameters_of(getattr(numnorm, method))[name]
+        for method in reversed(OPTIONS)
+        for name in OPTIONS[method]
+        if name not in STATISTICS
+    }
+    for name in {**_DESCRIBED, **signatures}:
+        described = dict(_DESCRIBED.get(name, {}))
+        parameter = signatures[name]
+        kind = str(parameter.annotation)
+        if name in ARRAYS:
+            described = {"type": Path, "metavar": "FILE", "help": "an .npy file", **described}
+        elif kind == "bool" and "type" not in described:
+            is_on = parameter.default is True
+            action: dict[str, Any] = {"action": "store_const", "const": not is_on, "dest": name}
+            norms.add_argument(_flag(name, switch=is_on), **action, **described)
+            continue
+        elif "choices" not in described:
+            described = {"type": _TYPES.get(kind.partition(" ")[0], float), **described}
+        if "help" not in described:
+            described["help"] = _first_words(name)
+        norms.add_argument(_flag(name), **described)
+    _add_switch(norms, "--no-scale", "moving_norm: subtract the mean alone")
+    statistics = norms.add_mutually_exclusive_group()
     statistics.add_argument(
         "--statistics",
         type=Path,
@@ -164,6 +191,14 @@ def _add_norms(parser: CommandParser) -> None:
         metavar="FILE",
         help="where to write the statistics of INPUT",
     )
+
+
+def _first_words(option: str) -> str:
+    """Return the norms that have an option, and the first sentence that one says of it."""
+    methods = [method for method, options in OPTIONS.items() if option in options]
+    text = parameter_texts(getattr(numnorm, methods[0])).get(option, "").partition("\n")[2]
+    sentence = " ".join(text.split()).partition(". ")[0].removesuffix(".")
+    return f"of {', '.join(methods)}: {sentence}".replace("%", "%%")
 
 
 def _add_switch(group: Any, flag: str, text: str) -> None:
@@ -184,25 +219,25 @@ def _compression(text: str) -> tuple[str, int | None]:
 
 
 def _options(arguments: Namespace) -> dict[str, Any]:
-    """Return the given keywords of the norm; raise if it does not have one of them."""
+    """Return the keywords of the norm that are given; raise if it does not have one of them."""
     known = OPTIONS[arguments.method]
     every = {name for options in OPTIONS.values() for name in options}
-    given = {name: value for name, value in vars(arguments).items() if value is not None}
-    for name in sorted(every & given.keys() - set(known)):
+    stated = {name: value for name, value in vars(arguments).items() if value is not None}
+    for name in sorted(every & stated.keys() - set(known)):
         own = ", ".join(_flag(each, _is_switch(each, arguments.method)) for each in known)
         raise CommandError(
-            f"{_flag(name, given[name] is False)} is not for {arguments.method}, which takes {own}"
+            f"{_flag(name, stated[name] is False)} is not for {arguments.method}, which takes {own}"
         )
-    needed = NEEDED.get(arguments.method)
-    if needed is not None and needed not in given:
-        raise CommandError(f"{arguments.method} needs {_flag(needed)}")
+    for needed in NEEDED[arguments.method]:
+        if needed not in stated:
+            raise CommandError(f"{arguments.method} needs {_flag(needed)}")
     if arguments.block_size is not None and not 0 < arguments.block_size <= _LARGEST_BLOCK:
         raise CommandError(
             f"--block-size must be positive and at most {_LARGEST_BLOCK:g}, "
             f"got {arguments.block_size:g}"
         )
-    options = {name: given[name] for name in known if name in given and name not in STATISTICS}
-    for name in {"gamma", "beta"} & options.keys():
+    options = {name: stated[name] for name in known if name in stated and name not in STATISTICS}
+    for name in ARRAYS & options.keys():
         options[name] = read_array(options[name])
     if "axis" in options:
         axes = tuple(options["axis"])
@@ -222,7 +257,8 @@ def _is_switch(name: str, method: str) -> bool:
 
 def _check_paths(arguments: Namespace) -> None:
     """Raise if an output cannot be written, or would overwrite what is read."""
-    source, module = format_of(arguments.input), format_of(arguments.output)
+    source = format_of(arguments.input)
+    module = format_of(arguments.output)
     read = {
         "input": source.place(arguments.input),
         "gain (--gamma)": arguments.gamma,
@@ -241,7 +277,8 @@ def _check_paths(arguments: Namespace) -> None:
                 same = module.is_same(arguments.input, arguments.output)
             if same:
                 raise CommandError(f"the {name} {target} is the {role}: it would be overwritten")
-            inner, outer = Path(os.path.realpath(path)), Path(os.path.realpath(target))
+            inner = Path(os.path.realpath(path))
+            outer = Path(os.path.realpath(target))
             if outer in inner.parents:
                 raise CommandError(f"the {role} {path} is inside the {name} {target}")
             if inner in outer.parents:
@@ -250,8 +287,8 @@ def _check_paths(arguments: Namespace) -> None:
     if arguments.save_statistics is not None:
         # An earlier run may have written it just before its end: `apply` looks into the journal.
         later = arguments.resume and is_begun(module.place(arguments.output))
-        name, force = "file of statistics", arguments.force or later
-        check_file(arguments.save_statistics, name, (".npz",), force)
+        replace = arguments.force or later
+        check_file(arguments.save_statistics, "file of statistics", (".npz",), replace)
     if arguments.scheduler is not None and name_of(arguments.output) != "zarr":
         raise CommandError(
             "--scheduler writes Zarr alone: workers cannot write to one file at once"

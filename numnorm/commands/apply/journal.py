@@ -13,7 +13,7 @@ import numpy as np
 
 from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.apply.statistics import load_statistics, write_statistics
-from numnorm.commands.errors import CommandError
+from numnorm.commands.terminal import CommandError
 
 _STATES = 3
 """How many states are kept: of a box that is written, of one being written, and of the next."""
@@ -30,14 +30,14 @@ class Journal:
 
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = directory
-        self.done: set[int] = set()
+        self.written: set[int] = set()
 
     @property
-    def _numbers(self) -> Path | None:
+    def _written_file(self) -> Path | None:
         return None if self.directory is None else self.directory / "done"
 
     @property
-    def _statistics(self) -> Path | None:
+    def _statistics_file(self) -> Path | None:
         return None if self.directory is None else self.directory / "statistics.npz"
 
     def begin(self, request: Mapping[str, Any]) -> None:
@@ -73,7 +73,7 @@ class Journal:
             If the earlier run had other arguments or another input.
         """
         assert self.directory is not None
-        assert self._numbers is not None
+        assert self._written_file is not None
         try:
             before = json.loads((self.directory / "request.json").read_text("utf-8"))
         except FileNotFoundError:
@@ -89,13 +89,13 @@ class Journal:
                 f"{path} was begun with another {' and '.join(other)}: give the same, "
                 "or start anew without --resume"
             )
-        if self._numbers.exists():
+        if self._written_file.exists():
             # A line without its end was being written when the process died.
-            lines = self._numbers.read_text("ascii").splitlines(keepends=True)
-            self.done = {int(line) for line in lines if line.endswith("\n")}
+            lines = self._written_file.read_text("ascii").splitlines(keepends=True)
+            self.written = {int(line) for line in lines if line.endswith("\n")}
         return True
 
-    def add(self, number: int) -> None:
+    def note_written(self, number: int) -> None:
         """Note that a box is written.
 
         Parameters
@@ -103,12 +103,12 @@ class Journal:
         number : int
             Its place in the order of all boxes.
         """
-        self.done.add(number)
-        if self._numbers is not None:
-            with open(self._numbers, "a", encoding="ascii") as file:
+        self.written.add(number)
+        if self._written_file is not None:
+            with open(self._written_file, "a", encoding="ascii") as file:
                 file.write(f"{number}\n")
 
-    def statistics(self, channels: int) -> tuple[Array, Array] | None:
+    def load_statistics(self, channels: int) -> tuple[Array, Array] | None:
         """Return the mean and the variance of each channel, if they were saved.
 
         Parameters
@@ -119,13 +119,13 @@ class Journal:
         Returns
         -------
         tuple of ndarray, or None
-            What `save` got.
+            What `save_statistics` got.
         """
-        if self._statistics is None or not self._statistics.exists():
+        if self._statistics_file is None or not self._statistics_file.exists():
             return None
-        return load_statistics(self._statistics, channels)
+        return load_statistics(self._statistics_file, channels)
 
-    def save(self, mean: Array, variance: Array) -> None:
+    def save_statistics(self, mean: Array, variance: Array) -> None:
         """Save the statistics of batch norm.
 
         Parameters
@@ -133,12 +133,12 @@ class Journal:
         mean, variance : ndarray
             The mean and the variance of each channel.
         """
-        if self._statistics is not None:
-            with _whole(self._statistics) as file:
+        if self._statistics_file is not None:
+            with _whole(self._statistics_file) as file:
                 write_statistics(file, mean, variance)
 
-    def state(self, number: int) -> dict[str, Any]:
-        """Return what `keep` got for a box, of which the result is written.
+    def load_state(self, number: int) -> dict[str, Any]:
+        """Return what `save_state` got for a box, of which the result is written.
 
         Parameters
         ----------
@@ -151,10 +151,10 @@ class Journal:
             The state after it.
         """
         assert self.directory is not None
-        with np.load(self._state(number), allow_pickle=False) as file:
+        with np.load(self._state_file(number), allow_pickle=False) as file:
             return {name: file[name][()] for name in file.files}
 
-    def keep(self, number: int, state: Mapping[str, Any]) -> None:
+    def save_state(self, number: int, state: Mapping[str, Any]) -> None:
         """Keep the state after a box, before the box is written.
 
         Parameters
@@ -165,12 +165,12 @@ class Journal:
             Numbers and arrays.
         """
         if self.directory is not None:
-            with _whole(self._state(number)) as file:
+            with _whole(self._state_file(number)) as file:
                 np.savez(file, **state)
             # The result of the box before may still be on its way.
-            self._state(number - _STATES).unlink(missing_ok=True)
+            self._state_file(number - _STATES).unlink(missing_ok=True)
 
-    def _state(self, number: int) -> Path:
+    def _state_file(self, number: int) -> Path:
         assert self.directory is not None
         return self.directory / f"state-{number}.npz"
 

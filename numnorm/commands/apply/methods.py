@@ -1,4 +1,4 @@
-"""The norms of ``apply``: the options of each, and where its array may be cut."""
+"""The norms of ``apply``: the options of each, where arrays may be cut, and how a part is done."""
 
 from __future__ import annotations
 
@@ -8,34 +8,48 @@ from typing import Any
 import numpy as np
 
 import numnorm
-from numnorm.commands.apply.blocks import Box, lengths
+from numnorm import ExponentialState
+from numnorm.commands.apply.boxes import Box, shape_of
 from numnorm.commands.apply.formats.protocol import Array
-from numnorm.commands.errors import CommandError, one_line
+from numnorm.commands.apply.journal import Journal
+from numnorm.commands.terminal import CommandError, one_line
+from numnorm.derived import parameters_of
+from numnorm.norms.declared import SPECS
 from numnorm.norms.moving import steps_around
+from numnorm.norms.spec import RUNNING_OPTIONS, NormSpec
 
 STATISTICS = ("statistics", "save_statistics")
 """The options that name a file of statistics."""
 
-_WINDOWS = ("window", "center", "min_window", "subtract_mean", "scale")
+_METHODS = {spec.name: spec for spec in SPECS if spec.name != "weight_norm"}
 
-OPTIONS = {
-    "layer_norm": ("gamma", "beta", "axis", "eps", "nan_policy"),
-    "rms_norm": ("gamma", "axis", "eps", "nan_policy"),
-    "ada_norm": ("axis", "scale", "k", "eps", "eps_in", "ddof", "nan_policy"),
-    "standard_normal_variate": ("axis", "ddof", "nan_policy"),
-    "batch_norm": ("gamma", "beta", "channel_axis", "eps", "nan_policy", *STATISTICS),
-    "group_norm": ("gamma", "beta", "groups", "channel_axis", "eps", "nan_policy"),
-    "instance_norm": ("gamma", "beta", "channel_axis", "eps", "nan_policy"),
-    "moving_norm": (*_WINDOWS, "axis", "eps", "nan_policy"),
-    "exponential_norm": ("alpha", "adjust", "initial", "axis", "eps", "nan_policy"),
-}
+
+def _options_of(spec: NormSpec) -> tuple[str, ...]:
+    """Return the keywords of a norm that ``apply`` supports."""
+    of_elements = "x", "out", "where", "weights", "fill", "labels", "statistics"
+    left_out = (*of_elements, *spec.updates, *(RUNNING_OPTIONS if spec.updates else ()))
+    names = tuple(name for name in parameters_of(spec.function) if name not in left_out)
+    return (*names, *STATISTICS) if spec.family == "channels" else names
+
+
+OPTIONS = {name: _options_of(spec) for name, spec in _METHODS.items()}
 """The options of each norm: the keywords that ``apply`` supports, and `STATISTICS`."""
 
-NEEDED = {"group_norm": "groups", "moving_norm": "window", "exponential_norm": "alpha"}
+NEEDED = {
+    name: [
+        option
+        for option, parameter in parameters_of(spec.function).items()
+        if parameter.default is parameter.empty and option != "x"
+    ]
+    for name, spec in _METHODS.items()
+}
 """The options without a default."""
 
-MOVING = ("moving_norm", "exponential_norm")
+MOVING = tuple(n for n, spec in _METHODS.items() if spec.family in ("windows", "decay"))
 """The norms along one axis, in parts of which the results depend on the parts before."""
+
+ARRAYS = {name for spec in SPECS for name in (*spec.parameters, *spec.constants)}
+"""The options that are arrays in files."""
 
 _VECTORS = ("gamma", "beta", "running_mean", "running_var")
 """The keywords with a number for each channel, for norms with channels."""
@@ -76,9 +90,9 @@ class Job:
     @property
     def streams(self) -> bool:
         """Whether a part needs the state after the part before it."""
-        return self.method == "exponential_norm"
+        return _METHODS[self.method].family == "decay"
 
-    def cuttable(self) -> list[tuple[int, int]]:
+    def cuttable_axes(self) -> list[tuple[int, int]]:
         """Return the axes along which the array can be normalized in parts.
 
         Returns
@@ -88,9 +102,9 @@ class Job:
             same results as in the whole array; for batch norm, with given statistics, and for
             moving norms, with what is before the part.
         """
-        if self.method == "batch_norm" or self.time_axis is not None:
+        if _METHODS[self.method].family == "channels" or self.time_axis is not None:
             return [(axis, 1) for axis in range(len(self.shape))]
-        if self.method in ("group_norm", "instance_norm") and self.channel_axis:
+        if _METHODS[self.method].family == "groups" and self.channel_axis:
             channels = self.shape[self.channel_axis]
             groups = self.options.get("groups", channels)
             return [(0, 1), (self.channel_axis, max(1, channels // max(1, groups)))]
@@ -112,11 +126,12 @@ class Job:
         axis = self.time_axis
         if axis is None:
             return box
-        part, steps = box[axis], self.shape[axis]
+        part = box[axis]
+        steps = self.shape[axis]
         around = part.start, part.stop
-        if self.method == "moving_norm":
-            window, center = self.options["window"], self.options.get("center", False)
-            around = steps_around(*around, steps, window, center=center)
+        if _METHODS[self.method].family == "windows":
+            center = self.options.get("center", False)
+            around = steps_around(*around, steps, self.options["window"], center=center)
         elif part.start < self.options.get("initial", 0):
             around = 0, min(steps, max(part.stop, self.options["initial"]))
         return (*box[:axis], slice(*around), *box[axis + 1 :])
@@ -152,7 +167,7 @@ class Job:
         x : ndarray
             The elements of the whole array in what `needed` returns for `box`.
         box : Box
-            A part of the whole array, cut as `cuttable` allows.
+            A part of the whole array, cut as `cuttable_axes` allows.
         out : ndarray
             Where the result goes.
 
@@ -163,7 +178,7 @@ class Job:
         """
         options = dict(self.options)
         channel = self.channel_axis
-        if channel is not None and lengths(box)[channel] < self.shape[channel]:
+        if channel is not None and shape_of(box)[channel] < self.shape[channel]:
             part = box[channel]
             options.update({key: options[key][part] for key in _VECTORS if key in options})
             if "groups" in options:
@@ -196,7 +211,8 @@ class Job:
         CommandError
             With the message of the norm.
         """
-        own, options = self._own(box), dict(self.options)
+        own = self._own(box)
+        options = dict(self.options)
         initial = options.pop("initial", 0)
         after = self._call(x[own], options, "_step", state=state, out=out)[1]
         if box[self.time_axis or 0].start < initial:
@@ -221,3 +237,59 @@ class Job:
             return getattr(numnorm, self.method + kind)(x, **options, **more)
         except (ValueError, TypeError) as error:
             raise CommandError(one_line(error)) from error
+
+
+class Stream:
+    """A job whose boxes come in order, along time without others between them.
+
+    Parameters
+    ----------
+    job : Job
+        The norm with its options.
+    journal : Journal
+        It keeps the states for a later run.
+    first : int
+        The number of the first box that comes; a run before has written those before it.
+    """
+
+    def __init__(self, job: Job, journal: Journal, first: int) -> None:
+        self.job = job
+        self.journal = journal
+        self.number = first
+        self.state: ExponentialState | None = None
+
+    def needed(self, box: Box) -> Box:
+        """Return the part of the array from which the result in a part of it follows.
+
+        Parameters
+        ----------
+        box : Box
+            The part of the result.
+
+        Returns
+        -------
+        Box
+            As `Job.needed`.
+        """
+        return self.job.needed(box)
+
+    def normalize(self, x: Array, box: Box, out: Array) -> None:
+        """Normalize the next part, as `Job.normalize`.
+
+        Parameters
+        ----------
+        x : ndarray
+            The elements of the whole array in what `needed` returns for `box`.
+        box : Box
+            The part.
+        out : ndarray
+            Where the result goes.
+        """
+        if box[self.job.time_axis or 0].start == 0:
+            self.state = None
+        elif self.state is None:
+            self.state = ExponentialState(**self.journal.load_state(self.number - 1))
+        self.state = self.job.step(x, box, self.state, out)
+        # Before the box is written: a run that goes on behind it finds the state.
+        self.journal.save_state(self.number, self.state._asdict())
+        self.number += 1

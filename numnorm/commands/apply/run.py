@@ -1,31 +1,39 @@
-"""Normalizes an array box by box, in this process or on a cluster."""
+"""Normalizes an array box by box, in this process or on a cluster of Dask."""
 
 from __future__ import annotations
 
+import functools
+import itertools
+import logging
 import math
+import os
 from argparse import Namespace
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from numnorm.commands.apply.blocks import Box, aligned, boxes, lengths, steps, whole
+import numnorm
+from numnorm.backends.contract.backend import BlockMoments
+from numnorm.commands.apply.boxes import Box, aligned, box_lengths, boxes, shape_of, whole
 from numnorm.commands.apply.formats import format_of
 from numnorm.commands.apply.formats.protocol import Array, Layout, Source, Target
-from numnorm.commands.apply.methods import Job
+from numnorm.commands.apply.methods import Job, Stream
 from numnorm.commands.apply.statistics import (
-    are_saved,
-    cuttable,
+    check_statistics_file,
+    cuttable_axes,
     load_statistics,
+    merged_statistics,
+    part_moments,
     save_statistics,
     stream_statistics,
 )
-from numnorm.commands.apply.streams import Stream
-from numnorm.commands.errors import CommandError
-from numnorm.commands.progress import progress_bar
+from numnorm.commands.terminal import CommandError, one_line, progress_bar, require
+from numnorm.norms.batch import block_moments
 
 BLOCK_SIZE = 64
 """The usual size of a block in mebibytes."""
@@ -39,6 +47,14 @@ _CHUNK = 4 << 20
 _LARGEST_CHUNK = 512 << 20
 """The largest size in bytes of a new chunk whose elements are normalized together; compressors take
 less than 2 GiB."""
+
+_TIMEOUT = 8
+"""Seconds to reach the scheduler."""
+
+_ENDING = 60
+"""Seconds that boxes in work may take after an interruption."""
+
+_RETRIES = 2  # of a box, after a worker has died
 
 Done = Callable[[int], None]
 
@@ -57,7 +73,8 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
     request : mapping
         The arguments and the input: `--resume` continues only a run in which they were the same.
     """
-    size, saving = math.prod(source.shape), arguments.save_statistics
+    size = math.prod(source.shape)
+    saving = arguments.save_statistics
     if saving is not None and not size:
         raise CommandError(f"{arguments.input} is empty: it has no statistics")
     statistics = None
@@ -70,26 +87,27 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
     output = module.created(arguments.output, layout, request, arguments.resume)
     with _runner(source, arguments) as runner, output as (target, journal):
         plan = _Plan(source, layout.dtype, arguments.block_size)
-        where = job.cuttable()
+        cuttable = job.cuttable_axes()
         if job.streams and arguments.scheduler is not None:  # workers take parts in any order
-            where = [each for each in where if each[0] != job.time_axis]
-        ordered = boxes(whole(source.shape), plan.steps(where, target), job.time_axis)
+            cuttable = [each for each in cuttable if each[0] != job.time_axis]
+        lengths = plan.box_lengths(cuttable, target)
+        ordered = boxes(whole(source.shape), lengths, job.time_axis)
         parts = list(enumerate(ordered))
-        left = [(number, box) for number, box in parts if number not in journal.done]
-        before = size - sum(math.prod(lengths(box)) for _, box in left)
+        left = [(number, box) for number, box in parts if number not in journal.written]
+        before = size - sum(math.prod(shape_of(box)) for _, box in left)
         if own:
-            statistics = journal.statistics(channels)
+            statistics = journal.load_statistics(channels)
             before += size if statistics is not None else 0
         if saving is not None and not arguments.force:
-            are_saved(saving, statistics)
+            check_statistics_file(saving, statistics)
         with progress_bar(job.method, (1 + own) * size, before) as done:
             if own and statistics is None:
                 assert job.channel_axis is not None
-                cut = plan.steps(cuttable(source.shape, job.channel_axis))
-                parts_read = boxes(whole(source.shape), cut)
+                lengths = plan.box_lengths(cuttable_axes(source.shape, job.channel_axis))
+                parts_read = boxes(whole(source.shape), lengths)
                 policy = job.options.get("nan_policy", "propagate")
                 statistics = runner.statistics(job.channel_axis, parts_read, done, policy)
-                journal.save(*statistics)
+                journal.save_statistics(*statistics)
             if statistics is not None:
                 job = _with_statistics(job, *statistics)
             work: Job | Stream = job
@@ -97,12 +115,126 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
                 work = Stream(job, journal, left[0][0])
             with closing(runner.normalize(work, target, left)) as results:
                 for number, elements in results:
-                    journal.add(number)
+                    journal.note_written(number)
                     done(elements)
         if saving is None or statistics is None:
             return
-        if arguments.force or not are_saved(saving, statistics):
+        if not arguments.force:
+            check_statistics_file(saving, statistics)
+        if arguments.force or not saving.exists():
             save_statistics(saving, *statistics)
+
+
+class _Plan:
+    """The sizes of boxes: within the size of a block, and of whole chunks."""
+
+    def __init__(self, source: Source, dtype: np.dtype[Any], block_size: float | None) -> None:
+        self.source = source
+        # Integers take more memory as floats than in the file.
+        self.itemsize = max(source.dtype.itemsize, dtype.itemsize)
+        self.budget = int((block_size or BLOCK_SIZE) * 2**20) // self.itemsize
+        self.limit = (
+            self.budget
+            if block_size
+            else max(self.budget, _LARGEST_BLOCK_MIB * 2**20 // self.itemsize)
+        )
+
+    def box_lengths(
+        self, cuttable: list[tuple[int, int]], target: Target | None = None
+    ) -> list[int]:
+        """Return the lengths of boxes that cut no chunk of the target.
+
+        They cut none of the source either, if that fits.
+        """
+        shape = self.source.shape
+        cuttable = sorted(cuttable, reverse=self.source.fortran)
+        finest = math.prod(box_lengths(shape, cuttable, 1))  # what the norm needs at once
+        needed = aligned(cuttable, None if target is None else target.chunks)
+        both = box_lengths(shape, aligned(needed, self.source.chunks), self.budget)
+        if math.prod(both) <= self.budget:
+            return both
+        # For smaller boxes a chunk of the source would be decompressed again and again.
+        row = math.prod(box_lengths(shape, aligned(cuttable, self.source.chunks), 1))
+        lengths = box_lengths(shape, needed, max(self.budget, min(row, self.limit)))
+        size = math.prod(lengths)
+        if size > max(self.limit, finest):
+            least = math.ceil(size * self.itemsize / 2**20)
+            assert target is not None
+            raise CommandError(
+                f"chunks of {target.chunks} make blocks of {least} MiB: give --block-size {least}, "
+                "or other --chunks"
+            )
+        return lengths
+
+
+def _layout(job: Job, source: Source, arguments: Namespace) -> Layout:
+    """Return what the output is to be like."""
+    dtype = source.dtype.newbyteorder("=") if source.dtype.kind == "f" else np.dtype(np.float64)
+    most = min(_CHUNK, int((arguments.block_size or BLOCK_SIZE) * 2**20))
+    chunks = box_lengths(source.shape, job.cuttable_axes(), most // dtype.itemsize)
+    every = [(axis, 1) for axis in range(len(chunks))]
+    default = box_lengths(chunks, every, _LARGEST_CHUNK // dtype.itemsize)
+    return Layout(
+        source,
+        dtype,
+        tuple(max(1, length) for length in default),
+        tuple(arguments.chunks) if arguments.chunks else None,
+        arguments.compression,
+        arguments.zarr_format,
+    )
+
+
+def _with_statistics(job: Job, mean: Array, variance: Array) -> Job:
+    """Return batch norm with statistics of the whole array, so that it can run in parts."""
+    running = {"running_mean": mean, "running_var": variance, "training": False}
+    return replace(job, options={**job.options, **running})
+
+
+@contextmanager
+def _runner(source: Source, arguments: Namespace) -> Iterator[Any]:
+    """Connect to the cluster, if there is one."""
+    if arguments.scheduler is None:
+        yield Here(source)
+        return
+    with _connected(arguments.scheduler, arguments.input) as cluster:
+        yield cluster
+
+
+@contextmanager
+def _connected(address: str, source: str) -> Iterator[Cluster]:
+    """Connect to a scheduler.
+
+    Parameters
+    ----------
+    address : str
+        Its address, such as ``tcp://host:8786``.
+    source : str
+        The path of the input, which all workers can read.
+
+    Yields
+    ------
+    Cluster
+        The cluster.
+
+    Raises
+    ------
+    CommandError
+        If it cannot be reached, or is lost.
+    """
+    distributed = require("distributed", "dask")
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    file, inside, name = source.partition("::")
+    try:
+        client = distributed.Client(address, timeout=_TIMEOUT, set_as_default=False)
+    except Exception as error:  # an address that is not valid raises more than ValueError
+        raise CommandError(
+            f"the scheduler {address} cannot be reached: {one_line(error)}"
+        ) from error
+    with client, client.as_current():
+        try:
+            yield Cluster(client, f"{os.path.realpath(file)}{inside}{name}")
+        except (distributed.KilledWorker, distributed.CancelledError, TimeoutError) as error:
+            raise CommandError(f"the cluster at {address} failed: {one_line(error)}") from error
 
 
 class Here:
@@ -192,76 +324,144 @@ def _write(target: Target, number: int, box: Box, values: Array) -> tuple[int, i
     return number, values.size
 
 
-@contextmanager
-def _runner(source: Source, arguments: Namespace) -> Iterator[Any]:
-    """Connect to the cluster, if there is one."""
-    if arguments.scheduler is None:
-        yield Here(source)
-        return
-    from numnorm.commands.apply.cluster import connected
+class Cluster:
+    """Works on the boxes as tasks of a cluster, a bounded number at a time.
 
-    with connected(arguments.scheduler, arguments.input) as cluster:
-        yield cluster
+    Parameters
+    ----------
+    client : distributed.Client
+        The connection.
+    source : str
+        The path of the input.
+    """
 
-
-class _Plan:
-    """The sizes of boxes: within the size of a block, and of whole chunks."""
-
-    def __init__(self, source: Source, dtype: np.dtype[Any], block_size: float | None) -> None:
+    def __init__(self, client: Any, source: str) -> None:
+        self.client = client
         self.source = source
-        # Integers take more memory as floats than in the file.
-        self.itemsize = max(source.dtype.itemsize, dtype.itemsize)
-        self.budget = int((block_size or BLOCK_SIZE) * 2**20) // self.itemsize
-        self.limit = (
-            self.budget
-            if block_size
-            else max(self.budget, _LARGEST_BLOCK_MIB * 2**20 // self.itemsize)
+
+    def statistics(
+        self,
+        channel_axis: int,
+        parts: Iterator[Box],
+        done: Callable[[int], None],
+        nan_policy: str,
+    ) -> tuple[Array, Array]:
+        """Return mean and variance of each channel, as `Here.statistics`.
+
+        Parameters
+        ----------
+        channel_axis : int
+            The channel axis, counted from the front.
+        parts : iterator of Box
+            What to take them of at a time.
+        done : callable
+            Called after each part with its number of elements.
+        nan_policy : str
+            As for `batch_moments`.
+
+        Returns
+        -------
+        tuple of ndarray
+            The mean and the biased variance.
+        """
+        task = functools.partial(_moments, self.source, channel_axis, nan_policy)
+        return merged_statistics(
+            channel_axis, _in_order(self._results(task, enumerate(parts))), done
         )
 
-    def steps(self, cut: list[tuple[int, int]], target: Target | None = None) -> list[int]:
-        """Return the lengths of boxes that cut no chunk of the target.
+    def normalize(
+        self, job: Job, target: Any, parts: Sequence[tuple[int, Box]]
+    ) -> Iterator[tuple[int, int]]:
+        """Normalize boxes, as `Here.normalize`, in any order.
 
-        They cut none of the source either, if that fits.
+        Parameters
+        ----------
+        job : Job
+            The norm with its options.
+        target : ZarrArray
+            The output.
+        parts : sequence of (int, Box)
+            The boxes and their numbers.
+
+        Yields
+        ------
+        tuple of (int, int)
+            The number of a box that is written, and of its elements.
         """
-        shape = self.source.shape
-        cut = sorted(cut, reverse=self.source.fortran)
-        finest = math.prod(steps(shape, cut, 1))  # what the norm needs at once
-        needed = aligned(cut, None if target is None else target.chunks)
-        both = steps(shape, aligned(needed, self.source.chunks), self.budget)
-        if math.prod(both) <= self.budget:
-            return both
-        # For smaller boxes a chunk of the source would be decompressed again and again.
-        row = math.prod(steps(shape, aligned(cut, self.source.chunks), 1))
-        step = steps(shape, needed, max(self.budget, min(row, self.limit)))
-        size = math.prod(step)
-        if size > max(self.limit, finest):
-            least = math.ceil(size * self.itemsize / 2**20)
-            assert target is not None
-            raise CommandError(
-                f"chunks of {target.chunks} make blocks of {least} MiB: give --block-size {least}, "
-                "or other --chunks"
-            )
-        return step
+        # A task, not a scattered object: it is made again if its worker dies.
+        sent = self.client.submit(_same, job, pure=False)
+        root = os.path.realpath(target.array.store.root)  # its address is of this process alone
+        yield from self._results(functools.partial(_normalize, self.source, root), parts, sent)
+
+    def _results(
+        self, task: Callable[..., Any], calls: Iterable[tuple[int, Box]], *more: Any
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the numbers of calls and their results, as they complete."""
+        from distributed import as_completed, wait
+
+        calls = iter(calls)
+        numbers = {}
+
+        def submitted(count: int) -> list[Any]:
+            futures = []
+            for number, box in itertools.islice(calls, count):
+                future = self.client.submit(task, box, *more, pure=False, retries=_RETRIES)
+                numbers[future] = number
+                futures.append(future)
+            return futures
+
+        threads = sum(self.client.nthreads().values())
+        completed = as_completed(submitted(max(8, 2 * threads)))
+        try:
+            for future in completed:
+                result = future.result()
+                yield numbers.pop(future), result
+                completed.update(submitted(1))
+        except BaseException:
+            # They would write to a directory that is about to be removed.
+            wait(list(numbers), timeout=_ENDING)
+            raise
 
 
-def _layout(job: Job, source: Source, arguments: Namespace) -> Layout:
-    """Return what the output is to be like."""
-    dtype = source.dtype.newbyteorder("=") if source.dtype.kind == "f" else np.dtype(np.float64)
-    most = min(_CHUNK, int((arguments.block_size or BLOCK_SIZE) * 2**20))
-    chunks = steps(source.shape, job.cuttable(), most // dtype.itemsize)
-    every = [(axis, 1) for axis in range(len(chunks))]
-    default = steps(chunks, every, _LARGEST_CHUNK // dtype.itemsize)
-    return Layout(
-        source,
-        dtype,
-        tuple(max(1, length) for length in default),
-        tuple(arguments.chunks) if arguments.chunks else None,
-        arguments.compression,
-        arguments.zarr_format,
-    )
+def _in_order(results: Iterator[tuple[int, Any]]) -> Iterator[Any]:
+    """Yield results in the order of their numbers 0, 1, ..."""
+    early: dict[int, Any] = {}
+    number = 0
+    for place, result in results:
+        early[place] = result
+        while number in early:
+            yield early.pop(number)
+            number += 1
 
 
-def _with_statistics(job: Job, mean: Array, variance: Array) -> Job:
-    """Return batch norm with statistics of the whole array, so that it can run in parts."""
-    given = {"running_mean": mean, "running_var": variance, "training": False}
-    return replace(job, options={**job.options, **given})
+def _same(job: Job) -> Job:
+    return job
+
+
+def _moments(
+    path: str, channel_axis: int, nan_policy: str, box: Box
+) -> tuple[int, BlockMoments | numnorm.Moments]:
+    """Return the number of elements of a box, and the moments of its blocks.
+
+    If NaN is omitted, there is one `Moments` for the whole box. Where it is an error,
+    `Job.normalize` raises.
+    """
+    with numnorm.num_threads(1), format_of(path).opened(path) as source:
+        x = source.read(box)
+        if nan_policy == "omit":
+            return x.size, part_moments(x, channel_axis, nan_policy)
+        # Only the first axis is cut: the box has all channels, or each of its channels whole.
+        return x.size, block_moments(x, channel_axis, x.shape[channel_axis])
+
+
+def _normalize(path: str, directory: str, box: Box, job: Job) -> int:
+    """Write a box, and return its number of elements."""
+    from numnorm.commands.apply.formats.zarr import writable
+
+    target = writable(Path(directory), directory)
+    opened = format_of(path).opened(path)
+    with numnorm.num_threads(1), opened as source:
+        out = target.empty(box)
+        job.normalize(source.read(job.needed(box)), box, out)
+        target.write(box, out)
+    return math.prod(shape_of(box))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -13,8 +12,8 @@ from numnorm import Moments, batch_moments, stream_step
 from numnorm.array_types import NanPolicy
 from numnorm.backends.contract.backend import BlockMoments
 from numnorm.commands.apply.formats.protocol import Array
-from numnorm.commands.errors import CommandError, one_line
-from numnorm.commands.wholefile import appearing
+from numnorm.commands.outputs import appearing
+from numnorm.commands.terminal import CommandError, one_line
 from numnorm.norms.batch import folded_moments
 
 
@@ -45,8 +44,8 @@ def write_statistics(file: BinaryIO, mean: Array, variance: Array) -> None:
     np.savez(file, mean=mean, var=variance)
 
 
-def are_saved(path: Path, statistics: tuple[Array, Array] | None) -> bool:
-    """Return whether a file has these statistics, as after a kill; raise if it has others.
+def check_statistics_file(path: Path, statistics: tuple[Array, Array] | None) -> None:
+    """Raise if a file has other content than these statistics, which a killed run may have left.
 
     Parameters
     ----------
@@ -55,24 +54,25 @@ def are_saved(path: Path, statistics: tuple[Array, Array] | None) -> bool:
     statistics : tuple of ndarray, optional
         Mean and variance of each channel. Default: none have been taken yet.
 
-    Returns
-    -------
-    bool
-        True if they are in it, False if there is no file.
-
     Raises
     ------
     CommandError
         If there is a file with something else.
     """
-    if not path.exists():
+    if path.exists() and not _holds(path, statistics):
+        raise CommandError(f"the file of statistics {path} exists: --force replaces it")
+
+
+def _holds(path: Path, statistics: tuple[Array, Array] | None) -> bool:
+    """Return whether a file has these statistics, to the bit."""
+    if statistics is None:
         return False
-    with contextlib.suppress(CommandError):
-        if statistics is not None:
-            pairs = zip(load_statistics(path, len(statistics[0])), statistics, strict=True)
-            if all(saved.tobytes() == taken.tobytes() for saved, taken in pairs):
-                return True
-    raise CommandError(f"the file of statistics {path} exists: --force replaces it")
+    try:
+        found = load_statistics(path, len(statistics[0]))
+    except CommandError:
+        return False
+    pairs = zip(found, statistics, strict=True)
+    return all(saved.tobytes() == taken.tobytes() for saved, taken in pairs)
 
 
 def load_statistics(path: Path, channels: int) -> tuple[Array, Array]:
@@ -97,7 +97,8 @@ def load_statistics(path: Path, channels: int) -> tuple[Array, Array]:
     """
     try:
         with open(path, "rb") as archive, np.load(archive, allow_pickle=False) as file:
-            mean, variance = file["mean"], file["var"]
+            mean = file["mean"]
+            variance = file["var"]
     except OSError:
         raise
     except Exception as error:  # an archive that is not valid raises more than ValueError
@@ -130,7 +131,7 @@ def stream_statistics(
     channel_axis : int
         The channel axis, counted from the front.
     parts : iterable of ndarray
-        The array in parts, in order, cut as `cuttable` allows.
+        The array in parts, in order, cut as `cuttable_axes` allows.
     done : callable
         Called after each part with its number of elements.
     nan_policy : str, default "propagate"
@@ -216,8 +217,8 @@ def merged_statistics(
     return _statistics(moments)
 
 
-def cuttable(shape: tuple[int, ...], channel_axis: int) -> list[tuple[int, int]]:
-    """Return the axis along which the statistics can be taken in parts, as `Job.cuttable`.
+def cuttable_axes(shape: tuple[int, ...], channel_axis: int) -> list[tuple[int, int]]:
+    """Return the axis along which the statistics can be taken in parts, as `Job.cuttable_axes`.
 
     Parameters
     ----------

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from numnorm.commands.compile import calls, folders
-from numnorm.commands.compile.ahead import compile_ahead, missing
-from numnorm.commands.errors import CommandError, CommandParser
+from numnorm.commands.terminal import CommandError, CommandParser
 from numnorm.threads import usable_processors
 
 _DESCRIPTION = """\
@@ -106,7 +105,7 @@ def _compile(norms: Sequence[str], dtypes: Sequence[str], processes: int) -> Non
 
     if config.DISABLE_JIT:
         raise CommandError("NUMBA_DISABLE_JIT is set, so that nothing is compiled")
-    todo = missing(calls.jobs(norms, dtypes))
+    todo = calls.missing(calls.jobs(norms, dtypes))
     if not todo:
         print("Nothing to compile: all of these kernels are in the cache.")
         return
@@ -116,7 +115,7 @@ def _compile(norms: Sequence[str], dtypes: Sequence[str], processes: int) -> Non
     if not is_kept():
         raise CommandError("kernels are not kept: the sources are in an archive, or have changed")
     before = _kernels(folder)
-    compile_ahead(todo, processes)
+    calls.compile_ahead(todo, processes)
     print(f"Compiled {len(_kernels(folder) - before)} kernels into {folder}.")
 
 

@@ -112,7 +112,8 @@ def _build(name: str, place: Path) -> Build | None:
     if not (sizes or records):
         return None
     origins = [origin for origin in (_read(place / file) for file in records) if origin is not None]
-    readable, trusted = len(origins) == len(records), reason_against(place.stat()) is None
+    readable = len(origins) == len(records)
+    trusted = reason_against(place.stat()) is None
     stale = all(_is_stale(origin, trusted) for origin in origins)
     return Build(
         name,

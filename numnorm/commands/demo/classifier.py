@@ -8,12 +8,39 @@ are numnorm's.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from numnorm.commands.demo.layers import Array, NoNorm, Norm, Parameters
-from numnorm.commands.demo.losses import cross_entropy
+from numnorm.commands.demo.layers import (
+    AdaNorm,
+    Array,
+    BatchNorm,
+    LayerNorm,
+    NoNorm,
+    Norm,
+    Parameters,
+    RmsNorm,
+    cross_entropy,
+)
+from numnorm.commands.demo.training import one_thread, train, watched
+
+NORMS: dict[str, type[Norm]] = {
+    "none": NoNorm,
+    "batch": BatchNorm,
+    "layer": LayerNorm,
+    "RMS": RmsNorm,
+    "Ada": AdaNorm,
+}
+BATCH_SIZES = (128, 4)
+HIDDEN = (256, 256)
+
+Data = tuple[tuple[Array, Array], tuple[Array, Array]]
+"""Images and labels for training; images and labels for validation."""
+
+Results = dict[int, dict[str, list[float]]]
+"""For each batch size and each norm the validation error in percent after each epoch."""
 
 
 class Classifier:
@@ -86,8 +113,53 @@ class Classifier:
 
     def _backward(self, dy: Array) -> None:
         for index in reversed(range(len(self.weights))):
-            (weight, dweight), x = self.weights[index], self._inputs[index]
+            weight, dweight = self.weights[index]
+            x = self._inputs[index]
             dy = self.norms[index].backward(dy)
             np.matmul(x.T, dy, out=dweight)
             if index:
                 dy = np.matmul(dy, weight.T) * (x > 0)
+
+
+def compare(
+    data: Data, epochs: int, seed: int, batch_sizes: Iterable[int] = BATCH_SIZES
+) -> Results:
+    """Train with each norm at each batch size.
+
+    Parameters
+    ----------
+    data : tuple
+        Images and labels for training; images and labels for validation.
+    epochs : int
+        The number of passes over the training images.
+    seed : int
+        The seed of the weights and of the order of the images, the same for all networks.
+    batch_sizes : iterable of int
+        The batch sizes.
+
+    Returns
+    -------
+    dict
+        For each batch size and each norm the validation error in percent after each epoch.
+    """
+    with one_thread():
+        return {
+            batch_size: {name: _errors(data, name, batch_size, epochs, seed) for name in NORMS}
+            for batch_size in batch_sizes
+        }
+
+
+def first_step(name: str) -> None:
+    """Train a tiny classifier for an epoch, so that the kernels of its norm are compiled."""
+    rng = np.random.default_rng(0)
+    samples = rng.standard_normal((2, 4), np.float32), np.zeros(2, int)
+    next(train(Classifier((4, 4, 10), NORMS[name], rng), samples, samples, 2, rng))
+
+
+def _errors(data: Data, name: str, batch_size: int, epochs: int, seed: int) -> list[float]:
+    training, validation = data
+    widths = (training[0].shape[1], *HIDDEN, 10)
+    network = Classifier(widths, NORMS[name], np.random.default_rng(seed))
+    order = np.random.default_rng([seed, batch_size])
+    errors = train(network, training, validation, batch_size, order)
+    return watched(f"batch size {batch_size:>3}, {name:<5}", errors, epochs)

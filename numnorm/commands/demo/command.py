@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from numnorm.commands.compile.ahead import prepare
-from numnorm.commands.compile.calls import Job
-from numnorm.commands.demo import curves
-from numnorm.commands.demo.classifier import Classifier
-from numnorm.commands.demo.layers import AdaNorm, Array, BatchNorm, LayerNorm, NoNorm, Norm, RmsNorm
-from numnorm.commands.demo.recurrent import cells, comparison, pictures, report
-from numnorm.commands.demo.training import one_thread, train, watched
-from numnorm.commands.errors import CommandError, CommandParser, require
-from numnorm.commands.wholefile import appearing, check_writable
+from numnorm.commands.compile.calls import Job, prepare
+from numnorm.commands.demo import classifier, classifier_report, lstm, lstm_report
+from numnorm.commands.outputs import appearing, check_writable
+from numnorm.commands.terminal import CommandError, CommandParser, require
 
-NORMS: dict[str, type[Norm]] = {
-    "none": NoNorm,
-    "batch": BatchNorm,
-    "layer": LayerNorm,
-    "RMS": RmsNorm,
-    "Ada": AdaNorm,
-}
-BATCH_SIZES = (128, 4)
-HIDDEN = (256, 256)
 VALIDATION = 597
 """A third of the digits."""
 
@@ -43,7 +29,6 @@ on the digits, read row by row, 32, 4 and 1 at a time and cut short, and on walk
 of which the last two points are to be told from the first two."""
 
 Draw = Callable[[BinaryIO], None]
-Data = tuple[tuple[Array, Array], tuple[Array, Array]]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,11 +56,9 @@ def main(argv: Sequence[str]) -> int:
     for name in ("rich", "matplotlib", "threadpoolctl"):
         require(name)
     data = digits(arguments.seed)
-    first_step, names = (
-        (comparison.first_step, cells.NORMS) if recurrent else (first_classifier_step, NORMS)
-    )
+    networks = lstm if recurrent else classifier
     # What takes longest comes last in the tables.
-    prepare([Job(first_step, (name,)) for name in reversed(names)])
+    prepare([Job(networks.first_step, (name,)) for name in reversed(networks.NORMS)])
     show = _lstms if recurrent else _classifiers
     draw = show(data, arguments.epochs, arguments.seed)
     with appearing(output) as file:
@@ -103,22 +86,22 @@ def _parser() -> CommandParser:
     return parser
 
 
-def _classifiers(data: Data, epochs: int, seed: int) -> Draw:
+def _classifiers(data: classifier.Data, epochs: int, seed: int) -> Draw:
     """Compare the norms in the classifier, print the results, and return their drawing."""
-    results = compare(data, epochs, seed)
-    curves.print_tables(results)
-    curves.print_conclusions(results, len(data[1][1]))
-    return functools.partial(curves.draw, results)
+    results = classifier.compare(data, epochs, seed)
+    classifier_report.print_tables(results)
+    classifier_report.print_conclusions(results, len(data[1][1]))
+    return functools.partial(classifier_report.draw, results)
 
 
-def _lstms(data: Data, epochs: int, seed: int) -> Draw:
+def _lstms(data: classifier.Data, epochs: int, seed: int) -> Draw:
     """Compare the LSTMs, print the results, and return their drawing."""
-    results = comparison.compare(comparison.tasks(data, epochs, seed), seed)
-    report.print_report(results)
-    return functools.partial(pictures.draw, results)
+    results = lstm.compare(lstm.tasks(data, epochs, seed), seed)
+    lstm_report.print_report(results)
+    return functools.partial(lstm_report.draw, results)
 
 
-def digits(seed: int) -> Data:
+def digits(seed: int) -> classifier.Data:
     """Return scikit-learn's handwritten digits in random order, pixels from 0 to 1.
 
     Parameters
@@ -133,49 +116,6 @@ def digits(seed: int) -> Data:
     """
     images, labels = require("sklearn.datasets").load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(images))
-    images, labels = (images[order] / 16).astype(np.float32), labels[order]
+    images = (images[order] / 16).astype(np.float32)
+    labels = labels[order]
     return (images[VALIDATION:], labels[VALIDATION:]), (images[:VALIDATION], labels[:VALIDATION])
-
-
-def compare(
-    data: Data, epochs: int, seed: int, batch_sizes: Iterable[int] = BATCH_SIZES
-) -> curves.Results:
-    """Train with each norm at each batch size.
-
-    Parameters
-    ----------
-    data : tuple
-        Images and labels for training; images and labels for validation.
-    epochs : int
-        The number of passes over the training images.
-    seed : int
-        The seed of the weights and of the order of the images, the same for all networks.
-    batch_sizes : iterable of int
-        The batch sizes.
-
-    Returns
-    -------
-    dict
-        For each batch size and each norm the validation error in percent after each epoch.
-    """
-    with one_thread():
-        return {
-            batch_size: {name: _errors(data, name, batch_size, epochs, seed) for name in NORMS}
-            for batch_size in batch_sizes
-        }
-
-
-def first_classifier_step(name: str) -> None:
-    """Train a tiny classifier for an epoch, so that the kernels of its norm are compiled."""
-    rng = np.random.default_rng(0)
-    samples = rng.standard_normal((2, 4), np.float32), np.zeros(2, int)
-    next(train(Classifier((4, 4, 10), NORMS[name], rng), samples, samples, 2, rng))
-
-
-def _errors(data: Data, name: str, batch_size: int, epochs: int, seed: int) -> list[float]:
-    training, validation = data
-    widths = (training[0].shape[1], *HIDDEN, 10)
-    network = Classifier(widths, NORMS[name], np.random.default_rng(seed))
-    order = np.random.default_rng([seed, batch_size])
-    errors = train(network, training, validation, batch_size, order)
-    return watched(f"batch size {batch_size:>3}, {name:<5}", errors, epochs)

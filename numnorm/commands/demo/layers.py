@@ -1,4 +1,4 @@
-"""The norms that the demo compares, as layers before the ReLU of a hidden layer."""
+"""What the networks of the demo are made of: norms, linear layers and losses, with gradients."""
 
 from __future__ import annotations
 
@@ -152,3 +152,84 @@ class BatchNorm(RmsNorm):
         dx: Array
         dx, self.dgain[:], self.dbias[:] = gradients
         return dx
+
+
+class Linear:
+    """A linear layer with bias, over the last axis.
+
+    Parameters
+    ----------
+    inputs, outputs : int
+        The sizes of that axis.
+    parameters : Parameters
+        The vector that the trained numbers are part of: `room` of them.
+    rng : numpy.random.Generator
+        The source of the initial weights.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, parameters: Parameters, rng: np.random.Generator
+    ) -> None:
+        self.weight, self.dweight = parameters.take(inputs, outputs)
+        self.bias, self.dbias = parameters.take(outputs)
+        self.weight[:] = rng.normal(0, np.sqrt(2 / (inputs + outputs)), self.weight.shape)
+
+    @staticmethod
+    def room(inputs: int, outputs: int) -> int:
+        """Return the number of trained numbers."""
+        return (inputs + 1) * outputs
+
+    def forward(self, x: Array) -> Array:
+        """Return the outputs, and save what `backward` needs."""
+        self.x = x
+        y: Array = np.matmul(x, self.weight) + self.bias
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        """Return the gradient of x; store those of the weights and the bias."""
+        rows = dy.reshape(-1, dy.shape[-1])
+        np.matmul(self.x.reshape(-1, self.x.shape[-1]).T, rows, out=self.dweight)
+        rows.sum(axis=0, out=self.dbias)
+        dx: Array = np.matmul(dy, self.weight.T)
+        return dx
+
+
+def cross_entropy(scores: Array, labels: Array) -> tuple[float, Array]:
+    """Return the mean cross-entropy of a softmax, and its gradient with respect to the scores.
+
+    Parameters
+    ----------
+    scores : ndarray
+        The scores of all classes, a row for each sample.
+    labels : ndarray of int
+        The classes of the samples.
+
+    Returns
+    -------
+    tuple
+        The loss and an array like `scores`.
+    """
+    scores = scores - scores.max(axis=1, keepdims=True)
+    logarithms = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    rows = np.arange(len(labels))
+    gradient = np.exp(logarithms)
+    gradient[rows, labels] -= 1
+    gradient /= gradient.dtype.type(len(labels))
+    return float(-logarithms[rows, labels].mean()), gradient
+
+
+def squared_error(actual: Array, expected: Array) -> tuple[float, Array]:
+    """Return the mean squared difference of two arrays, and its gradient for `actual`.
+
+    Parameters
+    ----------
+    actual, expected : ndarray
+        Arrays of the same shape.
+
+    Returns
+    -------
+    tuple
+        The loss and an array of that shape.
+    """
+    difference = actual - expected
+    return float((difference**2).mean()), difference * difference.dtype.type(2 / difference.size)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import numnorm
-from numnorm.commands.errors import one_line
+from numnorm.commands.terminal import one_line
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -113,8 +113,10 @@ def _same_bits(dtype: str) -> tuple[bool, str]:
 
 def cases() -> list[Case]:
     """Return the norms, each with small arrays whose rows end within a vector."""
-    row, vector = (5, 19), (19,)
-    image, channel = (4, 6, 7), (6,)
+    row = (5, 19)
+    vector = (19,)
+    image = (4, 6, 7)
+    channel = (6,)
     return [
         Case("layer_norm", _layer, (row, vector, vector), {"eps": _EPS}),
         Case("rms_norm", _rms, (row, vector), {"eps": _EPS}),
@@ -241,7 +243,8 @@ def _moving(x: Array) -> Array:
 
 
 def _exponential(x: Array) -> Array:
-    means, squares = np.zeros_like(x), np.zeros_like(x)
+    means = np.zeros_like(x)
+    squares = np.zeros_like(x)
     for step in range(x.shape[1]):
         weights = (1 - _ALPHA) ** np.arange(step, -1, -1)
         weights /= weights.sum()

@@ -10,7 +10,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from numnorm.commands.errors import require
+from numnorm.commands.terminal import require
 
 _HDF5 = {".h5", ".hdf5", ".hdf", ".he5", ".nc"}
 _LIBRARIES = {"hdf5": "h5py", "zarr": "zarr"}

@@ -19,9 +19,7 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 from numpy.lib import format as npy
 
-from numnorm.commands.apply.blocks import Box, boxes, lengths, steps, whole
-from numnorm.commands.apply.formats.one_array import is_same as is_same
-from numnorm.commands.apply.formats.one_array import place as place
+from numnorm.commands.apply.boxes import Box, box_lengths, boxes, shape_of, whole
 from numnorm.commands.apply.formats.protocol import (
     Array,
     Layout,
@@ -30,10 +28,11 @@ from numnorm.commands.apply.formats.protocol import (
     check_unused,
     file_identity,
 )
+from numnorm.commands.apply.formats.protocol import is_same as is_same
+from numnorm.commands.apply.formats.protocol import place as place
 from numnorm.commands.apply.journal import Journal
-from numnorm.commands.errors import CommandError, one_line
-from numnorm.commands.wholedirectory import NEW, appearing_directory
-from numnorm.commands.wholefile import appearing, check_file, reserve
+from numnorm.commands.outputs import NEW, appearing, appearing_directory, check_file, reserve
+from numnorm.commands.terminal import CommandError, one_line
 
 SLAB = 64 << 20
 """The largest number of bytes that are mapped at a time."""
@@ -110,7 +109,7 @@ class ArrayFile:
         ndarray
             A map of the file if the box is close together in it, or a new array.
         """
-        return self._map(box) if len(self._slabs(box)) == 1 else np.empty(lengths(box), self.dtype)
+        return self._map(box) if len(self._slabs(box)) == 1 else np.empty(shape_of(box), self.dtype)
 
     def write(self, box: Box, values: Array) -> None:
         """Write what `empty` gave and the caller filled.
@@ -127,7 +126,7 @@ class ArrayFile:
             self._map(slab)[...] = values[_relative(slab, box)]
 
     def _gather(self, box: Box, slabs: list[Box]) -> Array:
-        values: Array = np.empty(lengths(box), self.dtype, order="F" if self.fortran else "C")
+        values: Array = np.empty(shape_of(box), self.dtype, order="F" if self.fortran else "C")
         for slab in slabs:
             values[_relative(slab, box)] = self._map(slab)
         return values
@@ -136,10 +135,10 @@ class ArrayFile:
         """Divide `box` into parts that can each be mapped at once."""
         first, last = self._ends(box)
         itemsize = self.dtype.itemsize
-        if last + itemsize - first <= max(SLAB, math.prod(lengths(box)) * itemsize):
+        if last + itemsize - first <= max(SLAB, math.prod(shape_of(box)) * itemsize):
             return [box]
         axes = self.by_storage([(axis, 1) for axis in range(len(self.shape))])
-        return list(boxes(box, steps(self.shape, axes, SLAB // itemsize)))
+        return list(boxes(box, box_lengths(self.shape, axes, SLAB // itemsize)))
 
     def _ends(self, box: Box) -> tuple[int, int]:
         """Return the offsets in the data of the first and the last element of `box`."""
@@ -150,8 +149,8 @@ class ArrayFile:
 
     def _map(self, box: Box) -> Array:
         """Map the file from the first element of `box` to its last."""
-        if 0 in lengths(box):
-            return np.empty(lengths(box), self.dtype)
+        if 0 in shape_of(box):
+            return np.empty(shape_of(box), self.dtype)
         first, last = self._ends(box)
         start = (self.offset + first) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         mapped = mmap.mmap(
@@ -161,7 +160,7 @@ class ArrayFile:
             offset=start,
         )
         strides = _strides(self.shape, self.dtype.itemsize, self.fortran)
-        return np.ndarray(lengths(box), self.dtype, mapped, self.offset + first - start, strides)
+        return np.ndarray(shape_of(box), self.dtype, mapped, self.offset + first - start, strides)
 
 
 @contextmanager

@@ -6,12 +6,13 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from numnorm.commands.apply.blocks import Box, lengths
-from numnorm.commands.errors import CommandError
+from numnorm.commands.apply.boxes import Box, shape_of
+from numnorm.commands.terminal import CommandError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -119,12 +120,12 @@ class Scratch:
         ndarray
             C-contiguous.
         """
-        size = math.prod(lengths(box)) * dtype.itemsize
+        size = math.prod(shape_of(box)) * dtype.itemsize
         memory = self.memory.pop(0)
         if size > memory.size:
             memory = np.empty(size, np.uint8)
         self.memory.append(memory)
-        return memory[:size].view(dtype).reshape(lengths(box))
+        return memory[:size].view(dtype).reshape(shape_of(box))
 
 
 def given_chunks(layout: Layout) -> tuple[int, ...] | None:
@@ -222,3 +223,35 @@ def check_unused(path: str, **options: object) -> None:
     for name, value in options.items():
         if value is not None:
             raise CommandError(f"--{name.replace('_', '-')} is not for {path}")
+
+
+def place(path: str) -> Path:
+    """Return the file or the directory of an array.
+
+    Parameters
+    ----------
+    path : str
+        The path.
+
+    Returns
+    -------
+    Path
+        The same.
+    """
+    return Path(path)
+
+
+def is_same(path: str, other: str) -> bool:
+    """Return True: there is one array at a path.
+
+    Parameters
+    ----------
+    path, other : str
+        The paths of arrays; both name the same file or directory.
+
+    Returns
+    -------
+    bool
+        True.
+    """
+    return True

@@ -4,35 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numcodecs
 import numpy as np
 import zarr
+from zarr import codecs
 from zarr.buffer.cpu import NDBuffer
 from zarr.core.sync import sync
 
-from numnorm.commands.apply.blocks import Box
-from numnorm.commands.apply.formats.one_array import is_same as is_same
-from numnorm.commands.apply.formats.one_array import place as place
+from numnorm.commands.apply.boxes import Box
 from numnorm.commands.apply.formats.protocol import (
     Array,
     Layout,
     Scratch,
     check_dtype,
+    given_chunks,
+    without_packing,
 )
-from numnorm.commands.apply.formats.zarr_layout import create, without_warnings
+from numnorm.commands.apply.formats.protocol import is_same as is_same
+from numnorm.commands.apply.formats.protocol import place as place
 from numnorm.commands.apply.journal import Journal
-from numnorm.commands.errors import CommandError, one_line
-from numnorm.commands.wholedirectory import NEW, appearing_directory, is_begun
-from numnorm.commands.wholefile import writable_directory
+from numnorm.commands.outputs import NEW, appearing_directory, is_begun, writable_directory
+from numnorm.commands.terminal import CommandError, one_line
 
 _METADATA = ("zarr.json", ".zarray", ".zattrs")
 
+
+_V3_CODECS = {
+    "gzip": lambda level: codecs.GzipCodec(**level),
+    "zstd": lambda level: codecs.ZstdCodec(**level),
+    "blosc": lambda level: codecs.BloscCodec(**{f"c{key}": n for key, n in level.items()}),
+}
+_V2_CODECS = {
+    "gzip": lambda level: numcodecs.GZip(**level),
+    "zstd": lambda level: numcodecs.Zstd(**level),
+    "blosc": lambda level: numcodecs.Blosc(**{f"c{key}": n for key, n in level.items()}),
+}
+
+_LOSSLESS = {"blosc", "zstd", "gzip", "zlib", "bz2", "lz4", "lzma", "shuffle"}
+_LOSSLESS |= {"crc32c", "crc32", "adler32", "fletcher32", "transpose"}
+"""The codecs that are kept: others round, or are for integers."""
 
 # The calls of `_others`, in zarr's own thread.
 _WAITING: set[asyncio.Task[Any]] = set()
@@ -225,7 +244,7 @@ def created(
         if not (resume and journal.go_on(request, path)):
             shutil.rmtree(work / NEW, ignore_errors=True)
             kept = layout.like.array if isinstance(layout.like, ZarrArray) else None
-            create(work / NEW, path, layout, kept)
+            _create_array(work / NEW, path, layout, kept)
             journal.begin(request)
         yield writable(work / NEW, path), journal
 
@@ -272,7 +291,7 @@ async def _others() -> None:
 
 def _open(path: str, mode: str) -> Any:
     try:
-        with without_warnings():
+        with _without_warnings():
             return zarr.open(path, mode=mode)
     except FileNotFoundError as error:
         raise CommandError(f"{path} is no array of Zarr") from error
@@ -285,7 +304,7 @@ def _open(path: str, mode: str) -> Any:
 
 
 def _arrays(group: Any) -> list[str]:
-    with without_warnings():
+    with _without_warnings():
         members = group.members(max_depth=None)
     return [name for name, member in members if isinstance(member, zarr.Array)]
 
@@ -294,3 +313,103 @@ def _holds_array(directory: Path) -> bool:
     return (directory / ".zarray").is_file() or (
         (directory / "zarr.json").is_file() and isinstance(_open(str(directory), "r"), zarr.Array)
     )
+
+
+def _create_array(directory: Path, path: str, layout: Layout, kept: Any) -> None:
+    """Create an array.
+
+    Parameters
+    ----------
+    directory : Path
+        Where it is.
+    path : str
+        Where it will be.
+    layout : Layout
+        What it is like.
+    kept : zarr.Array, optional
+        The array that is read, if it is one of Zarr.
+
+    Raises
+    ------
+    CommandError
+        If there can be no such array.
+    """
+    source = layout.like
+    shape = source.shape
+    around = _group_format(Path(os.path.realpath(path)).parent)
+    own = kept.metadata.zarr_format if kept is not None else None
+    version = layout.zarr_format or around or own or 3
+    options: dict[str, Any] = {
+        "chunks": given_chunks(layout) or source.chunks or layout.default_chunks
+    }
+    if kept is not None:
+        options["attributes"] = without_packing(dict(kept.attrs))
+        if layout.dtype == source.dtype.newbyteorder("="):
+            options["fill_value"] = kept.fill_value
+    if kept is not None and version == own:
+        options.update(_kept(kept, layout))
+    if layout.compression is not None:
+        name, level = layout.compression
+        known = _V3_CODECS if version == 3 else _V2_CODECS
+        if name not in {"none", *known}:
+            raise CommandError(f"--compression of Zarr is none, {', '.join(known)}, got {name}")
+        level_option = {} if level is None else {"level": level}
+        try:
+            options["compressors"] = None if name == "none" else known[name](level_option)
+        except (ValueError, TypeError) as error:
+            raise CommandError(f"--compression {name}:{level}: {one_line(error)}") from error
+    if "shards" not in options:
+        pairs = zip(options["chunks"], shape, strict=True)
+        options["chunks"] = tuple(min(chunk, max(1, length)) for chunk, length in pairs)
+    try:
+        with _without_warnings():
+            zarr.create_array(
+                directory, shape=shape, dtype=layout.dtype, zarr_format=version, **options
+            )
+    except (ValueError, TypeError) as error:
+        raise CommandError(f"{path} cannot be created: {one_line(error)}") from error
+
+
+def _kept(array: Any, layout: Layout) -> dict[str, Any]:
+    """Return the options of an array of the same version that a new one has as well."""
+    metadata = array.metadata
+    options: dict[str, Any] = {}
+    if metadata.zarr_format == 3:
+        options["chunk_key_encoding"] = metadata.chunk_key_encoding
+        options["dimension_names"] = metadata.dimension_names
+    else:
+        options["order"] = metadata.order
+        separator = {"name": "v2", "separator": metadata.dimension_separator}
+        options["chunk_key_encoding"] = separator
+    if layout.chunks is None:
+        options["chunks"] = array.chunks
+        options["shards"] = array.shards
+    if all(map(_is_lossless, array.compressors)):
+        options["compressors"] = array.compressors or None
+    options["filters"] = [codec for codec in array.filters or () if _is_lossless(codec)] or None
+    return options
+
+
+def _is_lossless(codec: Any) -> bool:
+    name = codec.codec_id if hasattr(codec, "codec_id") else codec.to_dict()["name"]
+    return name.removeprefix("numcodecs.") in _LOSSLESS
+
+
+def _group_format(directory: Path) -> int | None:
+    """Return the version of the group in a directory, if there is one."""
+    if (directory / "zarr.json").is_file():
+        return 3
+    return 2 if (directory / ".zgroup").is_file() else None
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep what zarr says about extensions of the format from the user.
+
+    Yields
+    ------
+    None
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -6,10 +6,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from numnorm.commands.errors import require
-
-Results = dict[int, dict[str, list[float]]]
-"""For each batch size and each norm the validation error in percent after each epoch."""
+from numnorm.commands.demo.classifier import Results
+from numnorm.commands.terminal import require
 
 TITLES = {
     "none": "no norm",

@@ -1,4 +1,4 @@
-"""Divides the index space of an array into boxes of bounded size."""
+"""Boxes of bounded size, into which the index space of an array is divided."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def whole(shape: Sequence[int]) -> Box:
     return tuple(slice(0, length) for length in shape)
 
 
-def lengths(box: Box) -> tuple[int, ...]:
+def shape_of(box: Box) -> tuple[int, ...]:
     """Return the shape of the array that `box` selects.
 
     Parameters
@@ -42,7 +42,9 @@ def lengths(box: Box) -> tuple[int, ...]:
     return tuple(part.stop - part.start for part in box)
 
 
-def steps(shape: Sequence[int], cuttable: Sequence[tuple[int, int]], budget: int) -> list[int]:
+def box_lengths(
+    shape: Sequence[int], cuttable: Sequence[tuple[int, int]], budget: int
+) -> list[int]:
     """Return the length of a box along each axis that keeps it within a budget.
 
     Parameters
@@ -82,7 +84,7 @@ def aligned(
     Parameters
     ----------
     cuttable : sequence of (int, int)
-        As for `steps`.
+        As for `box_lengths`.
     chunks : sequence of int, optional
         The lengths of the chunks. Default: there are none.
 
@@ -96,14 +98,14 @@ def aligned(
     return [(axis, math.lcm(multiple, chunks[axis])) for axis, multiple in cuttable]
 
 
-def boxes(within: Box, step: Sequence[int], first: int | None = None) -> Iterator[Box]:
+def boxes(within: Box, lengths: Sequence[int], first: int | None = None) -> Iterator[Box]:
     """Divide a box into boxes, in the order of the elements.
 
     Parameters
     ----------
     within : Box
         The box to divide.
-    step : sequence of int
+    lengths : sequence of int
         The length of a box along each axis; the last one along an axis may be shorter.
     first : int, optional
         The axis along which boxes follow one another directly. Default: the last one.
@@ -113,12 +115,12 @@ def boxes(within: Box, step: Sequence[int], first: int | None = None) -> Iterato
     Box
         The next box. An empty box is yielded unchanged, once.
     """
-    if 0 in lengths(within):
+    if 0 in shape_of(within):
         yield within
         return
     order = [axis for axis in range(len(within)) if axis != first]
     order += [] if first is None else [first]
-    for parts in itertools.product(*(_parts(within[axis], step[axis]) for axis in order)):
+    for parts in itertools.product(*(_parts(within[axis], lengths[axis]) for axis in order)):
         yield tuple(parts[order.index(axis)] for axis in range(len(order)))
 
 

@@ -1,14 +1,15 @@
-"""Outputs that are written in a temporary directory and appear complete, or not at all.
+"""Outputs that appear complete, or not at all: files, and directories.
 
-The folder may be one that other users can write to. They can rename the directory and put another
-one, or a link, in its place. So its name cannot be known before, it is used by an address that no
-renaming changes, where the system has one, and an earlier one is used only if this user made it
-for the same output.
+A directory is written in a temporary one. The folder of both may be one that other users can write
+to. They can rename the temporary directory and put another one, or a link, in its place. So its
+name cannot be known before, it is used by an address that no renaming changes, where the system has
+one, and an earlier one is used only if this user made it for the same output.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -20,19 +21,182 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from numnorm.commands.errors import CommandError
-from numnorm.commands.signals import signals_raise
+from numnorm.backends.kernel_files.trust import is_link_of_another
+from numnorm.commands.terminal import CommandError, one_line, signals_raise
 from numnorm.regular_files import address, open_folder, open_regular
-from numnorm.wholefile import CHANGED, alone_in, identity, lock, temporary_name, temporary_of
+from numnorm.wholefile import (
+    CHANGED,
+    alone_in,
+    identity,
+    lock,
+    replacing,
+    temporary_name,
+    temporary_of,
+)
 
 NEW = "new"
 """The name of the new output within the temporary directory."""
 
-_OLD, _LOCK = "old", "lock"
+_OLD = "old"
+_LOCK = "lock"
 _PARTIAL = "*.partial"  # what a killed process leaves where it wrote a chunk
 
 _SYNCING = 16  # threads, which wait for the disk
 _LOGGER = logging.getLogger("numnorm")
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file that gets the name `path` when the block ends without an error.
+
+    As `replacing`, of what has not changed meanwhile; it is also removed after SIGINT, SIGTERM and
+    SIGHUP.
+
+    Parameters
+    ----------
+    path : Path
+        The final name. A symbolic link is followed.
+
+    Yields
+    ------
+    BinaryIO
+        The file, open for reading and writing.
+
+    Raises
+    ------
+    CommandError
+        If another process is writing to `path`.
+    """
+    check_writable(path)
+    with signals_raise(), ExitStack() as stack:
+        with alone_in(writable_directory(path)):
+            left = _claimed(path, stack)
+            file = stack.enter_context(replacing(path, unchanged=True))
+        _remove_leftovers(left)
+        yield file
+
+
+def writable_directory(path: Path) -> Path:
+    """Return the directory of an output; raise if nothing can be written to it.
+
+    Parameters
+    ----------
+    path : Path
+        The output. A symbolic link is followed.
+
+    Returns
+    -------
+    Path
+        The directory.
+
+    Raises
+    ------
+    CommandError
+        If it does not exist or is not writable, or another user has made the link.
+    """
+    if is_link_of_another(path):
+        raise CommandError(f"the output {path} is a symbolic link of another user")
+    directory = Path(os.path.realpath(path)).parent
+    if not directory.is_dir():
+        raise CommandError(f"the output directory {directory} does not exist")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise CommandError(f"the output directory {directory} is not writable")
+    return directory
+
+
+def check_writable(path: Path) -> None:
+    """Raise if no file can be written to `path`, before any work is done.
+
+    Parameters
+    ----------
+    path : Path
+        The name of the new file.
+
+    Raises
+    ------
+    CommandError
+        If the directory does not exist or is not writable, or `path` cannot be replaced.
+    """
+    writable_directory(path)
+    if path.exists() and not path.is_file():
+        raise CommandError(f"the output {path} is not a regular file")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise CommandError(f"the output {path} is not writable")
+
+
+def check_file(path: Path, name: str, suffixes: tuple[str, ...], force: bool) -> None:
+    """Raise if a file cannot be written.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    name : str
+        What it is, for the message.
+    suffixes : tuple of str
+        How it must end, and the ends of what else could be written.
+    force : bool
+        Whether a file that exists may be replaced.
+
+    Raises
+    ------
+    CommandError
+        If it exists, has another suffix, or is in no directory that is writable.
+    """
+    check_writable(path)
+    if path.suffix.lower() != suffixes[0]:
+        ends = " or ".join(suffixes)
+        raise CommandError(f"the {name} {path} must end in {ends}: no other is written")
+    if path.exists() and not force:
+        raise CommandError(f"the {name} {path} exists: --force replaces it")
+
+
+def reserve(file: BinaryIO, size: int, path: Path) -> None:
+    """Allocate the full size of `file` now, so that a full disk raises an error here.
+
+    Otherwise a store through a memory map into a hole of the file would end the process with
+    SIGBUS.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        The file, open for writing, at its end.
+    size : int
+        Its size in bytes.
+    path : Path
+        The name for the message.
+
+    Raises
+    ------
+    CommandError
+        If the disk is full.
+    """
+    try:
+        if not _allocate(file, size):
+            _fill(file, size)
+    except OSError as error:
+        raise CommandError(f"no {size} bytes can be had for {path}: {one_line(error)}") from error
+
+
+def _allocate(file: BinaryIO, size: int) -> bool:
+    """Allocate space on the disk; return whether the file system supports that."""
+    if not hasattr(os, "posix_fallocate"):
+        return False
+    try:
+        os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+        return False
+    return True
+
+
+def _fill(file: BinaryIO, size: int) -> None:
+    """Write zeros up to `size`."""
+    zeros = memoryview(bytes(1 << 20))
+    for start in range(file.tell(), size, len(zeros)):
+        file.write(zeros[: size - start])
+    file.flush()
 
 
 @contextmanager
@@ -61,13 +225,13 @@ def appearing_directory(path: Path, resume: bool) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     with signals_raise(), ExitStack() as stack:
         with alone_in(target.parent):
-            left = claimed(path, stack)
+            left = _claimed(path, stack)
             before = identity(target)
             goes_on = resume and bool(left) and not left[0].has_ended
             work = left.pop(0) if goes_on else _made(target, stack)
         keep = resume
         try:
-            remove_leftovers(left)
+            _remove_leftovers(left)
             yield work.place
             _settle(work.place / NEW)
             if identity(target) != before:
@@ -109,7 +273,7 @@ def is_begun(path: Path) -> bool:
         If another process is writing to `path`.
     """
     with alone_in(Path(os.path.realpath(path)).parent), ExitStack() as stack:
-        return bool(claimed(path, stack))
+        return bool(_claimed(path, stack))
 
 
 class Temporary:
@@ -157,7 +321,7 @@ class Temporary:
             self.path.rmdir()  # which never removes anything but an empty one
 
 
-def claimed(path: Path, stack: ExitStack) -> list[Temporary]:
+def _claimed(path: Path, stack: ExitStack) -> list[Temporary]:
     """Open and lock the temporary directories of an output that processes have left.
 
     An old output that they had moved aside is put back.
@@ -179,7 +343,8 @@ def claimed(path: Path, stack: ExitStack) -> list[Temporary]:
     CommandError
         If another process is writing to `path`.
     """
-    target, found = Path(os.path.realpath(path)), []
+    target = Path(os.path.realpath(path))
+    found = []
     for candidate in temporary_of(target):
         work = _opened(candidate, stack)
         if work is not None:
@@ -201,8 +366,8 @@ def claimed(path: Path, stack: ExitStack) -> list[Temporary]:
     return found
 
 
-def remove_leftovers(left: list[Temporary]) -> None:
-    """Remove what `claimed` found, and log it.
+def _remove_leftovers(left: list[Temporary]) -> None:
+    """Remove what `_claimed` found, and log it.
 
     Parameters
     ----------

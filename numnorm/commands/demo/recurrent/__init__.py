@@ -1,1 +1,0 @@
-"""``numnorm demo lstm``: how fast recurrent networks learn with normalization and without."""

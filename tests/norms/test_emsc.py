@@ -1,0 +1,209 @@
+"""Extended multiplicative signal correction, compared with least squares and with chemotools."""
+
+import numpy as np
+import pytest
+
+import numnorm
+
+WIDTH = 40
+T = np.linspace(-1.0, 1.0, WIDTH)
+REFERENCE = np.exp(-8.0 * (T - 0.1) ** 2)
+
+
+def spectra(count=7, dtype="float64", offset=0.0):
+    """Spectra that differ from the reference by a gain, a baseline and noise."""
+    rng = np.random.default_rng(0)
+    gain, level, slope = rng.uniform(0.5, 2.0, (3, count, 1))
+    noise = rng.normal(0.0, 0.01, (count, WIDTH))
+    return (gain * REFERENCE + level + slope * T + noise + offset).astype(dtype)
+
+
+def fitted(x, reference, degree=2, weights=None):
+    """The definition: a fit of each spectrum by LAPACK."""
+    basis = np.stack([reference, *(T**k for k in range(degree + 1))], axis=1)
+    rows = []
+    for row, weight in zip(x, np.broadcast_to(1.0 if weights is None else weights, x.shape)):
+        root = np.sqrt(weight)
+        solved = np.linalg.lstsq(basis * root[:, None], row * root, rcond=None)[0]
+        rows.append((row - basis[:, 1:] @ solved[1:]) / solved[0])
+    return np.array(rows)
+
+
+WEIGHTS = np.random.default_rng(1).random(WIDTH) + 0.1
+MASK = np.random.default_rng(2).random((7, WIDTH)) > 0.1
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2, 5])
+@pytest.mark.parametrize("weights", [None, WEIGHTS, WEIGHTS * MASK])
+def test_definition(degree, weights):
+    y = numnorm.emsc(spectra(), REFERENCE, degree=degree, weights=weights)
+    # LAPACK's own rounding, and the condition of powers of t: about 1e-14 here.
+    expected = fitted(spectra(), REFERENCE, degree, weights)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype, atol", [("float32", 1e-6), ("float16", 2e-3)])
+def test_dtypes_are_rounded_once(dtype, atol):
+    x = spectra(dtype=dtype)
+    y = numnorm.emsc(x, REFERENCE)
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y, fitted(x.astype(float), REFERENCE), rtol=0, atol=atol)
+
+
+def test_no_offset_costs_digits():
+    # The spectra lose digits to the offset themselves: 1e6 has 1e-10 between neighbours.
+    y = numnorm.emsc(spectra(offset=1e6), REFERENCE)
+    np.testing.assert_allclose(y, numnorm.emsc(spectra(), REFERENCE), rtol=0, atol=1e-9)
+
+
+def test_degree_0_is_multiplicative_scatter_correction():
+    sklearn = pytest.importorskip("numnorm.sklearn")
+    estimator = sklearn.MultiplicativeScatterCorrection(REFERENCE)
+    expected = estimator.fit_transform(spectra())
+    y = numnorm.emsc(spectra(), REFERENCE, degree=0)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-13)
+
+
+def test_values_of_chemotools():
+    # chemotools 0.5.0, ExtendedMultiplicativeScatterCorrection(order=1, reference=r, weights=w).
+    x = [[3.0, 5.2, 8.9, 6.0, 4.0], [1.0, 2.0, 4.5, 2.5, 1.5]]
+    reference = [1.0, 2.0, 4.0, 2.5, 1.5]
+    expected = [
+        [0.98397259588938, 2.10181527229084, 3.98302245336800, 2.50542581387208, 1.48584787718158],
+        [1.02231705610746, 1.92220512102980, 4.10360990625437, 2.44046453057227, 1.63166363509165],
+    ]
+    # Its weights multiply deviations, and those of numnorm their squares.
+    weights = np.array([1.0, 0.5, 1.0, 2.0, 1.0]) ** 2
+    y = numnorm.emsc(x, reference, degree=1, weights=weights)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("order", [0, 2, 4])
+def test_chemotools(order):
+    scatter = pytest.importorskip("chemotools.scatter")
+    estimator = scatter.ExtendedMultiplicativeScatterCorrection(
+        order=order, reference=REFERENCE, weights=WEIGHTS
+    )
+    expected = estimator.fit_transform(spectra())
+    y = numnorm.emsc(spectra(), REFERENCE, degree=order, weights=WEIGHTS**2)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"degree": 0},
+        {"weights": WEIGHTS},
+        {"where": MASK},
+        {"where": MASK, "weights": WEIGHTS, "degree": 1},
+    ],
+)
+def test_gradient_is_that_of_differences(options):
+    x, dy = spectra(), np.random.default_rng(3).normal(size=(7, WIDTH))
+    _, slope = numnorm.emsc_forward(x, REFERENCE, **options)
+    dx = numnorm.emsc_backward(dy, x, slope, REFERENCE, **options)
+    direction = np.random.default_rng(4).normal(size=x.shape)
+
+    def loss(step):
+        return np.sum(dy * numnorm.emsc(x + step * direction, REFERENCE, **options))
+
+    # Central differences: 1e-10 of truncation and 1e-10 of rounding for this step.
+    expected = (loss(1e-5) - loss(-1e-5)) / 2e-5
+    np.testing.assert_allclose(np.sum(dx * direction), expected, rtol=1e-7)
+
+
+def test_missing_values_are_left_out_of_the_fit():
+    x = np.where(MASK, spectra(), np.nan)
+    y = numnorm.emsc(x, REFERENCE, nan_policy="omit")
+    assert np.array_equal(np.isnan(y), ~MASK)
+    np.testing.assert_allclose(y[MASK], fitted(spectra(), REFERENCE, weights=MASK)[MASK], 1e-10)
+    filled = numnorm.emsc(spectra(), REFERENCE, where=MASK, fill=7.0)
+    assert np.all(filled[~MASK] == 7.0)
+    assert np.array_equal(filled[MASK], y[MASK])
+
+
+def test_nan_stays_in_its_spectrum():
+    x = spectra()
+    x[2, 3] = np.nan
+    y = numnorm.emsc(x, REFERENCE)
+    assert np.isnan(y[2]).all()
+    others = [0, 1, 3, 4, 5, 6]
+    assert np.array_equal(y[others], numnorm.emsc(spectra(), REFERENCE)[others])
+
+
+def test_spectrum_without_reference_becomes_its_baseline():
+    y, slope = numnorm.emsc_forward(np.ones((1, WIDTH)), REFERENCE, degree=0)
+    assert slope == 0.0
+    np.testing.assert_allclose(y, np.full((1, WIDTH), REFERENCE.mean()), rtol=1e-15)
+    assert not numnorm.emsc_backward(y, np.ones((1, WIDTH)), slope, REFERENCE, degree=0).any()
+
+
+def test_axis_layout_and_out():
+    x = spectra()
+    y = numnorm.emsc(x, REFERENCE)
+    assert np.array_equal(numnorm.emsc(x.T, REFERENCE, axis=0), y.T)
+    assert np.array_equal(numnorm.emsc(x.reshape(7, 1, WIDTH), REFERENCE)[:, 0], y)
+    assert numnorm.emsc(x, REFERENCE, out=x) is x
+    assert np.array_equal(x, y)
+    assert numnorm.emsc(x[:0], REFERENCE).shape == (0, WIDTH)
+
+
+@pytest.mark.parametrize("options", [{}, {"where": MASK}, {"weights": WEIGHTS}])
+def test_lazy_spectra_in_any_chunks(options):
+    dask_array = pytest.importorskip("dask.array")
+    x, dy = spectra(), spectra(offset=1.0)
+    lazy = dask_array.from_array(x, chunks=(3, 11))
+    y, slope = numnorm.emsc_forward(lazy, REFERENCE, **options)
+    expected = numnorm.emsc_forward(x, REFERENCE, **options)
+    assert np.array_equal(y.compute(), expected.y)
+    assert np.array_equal(slope.compute(), expected.slope)
+    if not options:
+        dx = numnorm.emsc_backward(dy, lazy, slope, REFERENCE).compute()
+        assert np.array_equal(dx, numnorm.emsc_backward(dy, x, expected.slope, REFERENCE))
+
+
+def test_spectra_with_names_of_dimensions():
+    xarray = pytest.importorskip("xarray")
+    functions = pytest.importorskip("numnorm.xarray")
+    x = xarray.DataArray(spectra().T, dims=("wavelength", "sample"))
+    y = functions.emsc(x, xarray.DataArray(REFERENCE, dims="wavelength"), dim="wavelength")
+    assert np.array_equal(y.values.T, numnorm.emsc(spectra(), REFERENCE))
+
+
+def test_autograd():
+    autograd = pytest.importorskip("autograd")
+    functions = pytest.importorskip("numnorm.autograd")
+    x, dy = spectra(), spectra(offset=1.0)
+    dx = autograd.grad(lambda x: (functions.emsc(x, REFERENCE) * dy).sum())(x)
+    _, slope = numnorm.emsc_forward(x, REFERENCE)
+    assert np.array_equal(dx, numnorm.emsc_backward(dy, x, slope, REFERENCE))
+
+
+def test_jax():
+    jax = pytest.importorskip("jax")
+    functions = pytest.importorskip("numnorm.jax")
+    x, dy = spectra(dtype="float32"), spectra(dtype="float32", offset=1.0)
+    y = jax.jit(functions.emsc)(x, REFERENCE)
+    # JAX makes the reference float32.
+    np.testing.assert_allclose(y, numnorm.emsc(x, REFERENCE.astype("float32")), rtol=1e-6)
+    dx = jax.grad(lambda x: (functions.emsc(x, REFERENCE) * dy).sum())(x)
+    _, slope = numnorm.emsc_forward(x, REFERENCE)
+    expected = numnorm.emsc_backward(dy, x, slope, REFERENCE)
+    np.testing.assert_allclose(dx, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "error, message, arguments",
+    [
+        (ValueError, r"reference must have shape \(40,\)", {"reference": REFERENCE[:3]}),
+        (ValueError, "reference must not be a polynomial of degree 2", {"reference": T}),
+        (ValueError, "degree must be at least 0, got -1", {"degree": -1}),
+        (ValueError, "axis must name one axis", {"axis": (0, 1)}),
+        (TypeError, "use where", {"mask": MASK}),
+        (ValueError, "weights must be finite and at least 0", {"weights": -WEIGHTS}),
+    ],
+)
+def test_errors(error, message, arguments):
+    with pytest.raises(error, match=message):
+        numnorm.emsc(spectra(), **{"reference": REFERENCE, **arguments})
