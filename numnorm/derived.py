@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -62,13 +63,17 @@ def plain_function(
     packed = ", ".join(f"{n!r}: {n}" for n in names)
     # As `collections.namedtuple` makes its functions: a signature of Python's own is checked by it.
     source = (
-        f"def {name}({', '.join(written)}, **_others):\n"
-        f"    if _others:\n        raise _unexpected({name}, _others)\n"
-        f"    return _call({{{packed}}})\n"
+        f"def maker({', '.join(['_call', '_unexpected', *defaults])}):\n"
+        f"    def {name}({', '.join(written)}, **_others):\n"
+        f"        if _others:\n            raise _unexpected({name}, _others)\n"
+        f"        return _call({{{packed}}})\n"
+        f"    return {name}\n"
     )
-    namespace = {**defaults, "_call": call, "_unexpected": unexpected, "__name__": module}
-    exec(compile(source, f"<{module}.{name}>", "exec"), namespace)
-    function: Any = namespace[name]
+    made: dict[str, Any] = {}
+    # With the globals of its module, or doctest would not find its examples.
+    exec(compile(source, f"<{module}.{name}>", "exec"), vars(sys.modules[module]), made)
+    function = made["maker"](call, unexpected, **defaults)
+    function.__qualname__ = name
     function.__doc__ = docstring
     function.__annotations__ = {n: p.annotation for n, p in shown.parameters.items()}
     function.__annotations__["return"] = returns

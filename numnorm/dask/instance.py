@@ -37,23 +37,23 @@ def call(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, Any]
 def _forward(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     arguments = dict(arguments)
     channel_axis, training = arguments["channel_axis"], arguments.pop("training")
-    running = [arguments.pop(name) for name in spec.updates]
+    mean, variance = (arguments.pop(name) for name in spec.updates)
     momentum = [arguments.pop(name) for name in ("momentum", "batches", "convention")]
     unbiased = arguments.pop("unbiased")
-    given = given_statistics(*running, check_flag("training", training))
+    running = given_statistics(mean, variance, check_flag("training", training))
     x = made_lazy({n: arguments[n] for n in ("x", *spec.parameters)}, arguments["out"])["x"]
     layout = instance_layout(x.shape, channel_axis)
     weight = new_batch_weight(*momentum)
     unbiased = momentum[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     if not training:
-        frozen = dict(zip(spec.updates, running, strict=True))
+        frozen = dict(zip(spec.updates, (mean, variance), strict=True))
         normalized = numnorm.batch_norm_forward(**arguments, **frozen, training=False)
         return normalized if function is spec.forward else normalized.y
     statistics: Mapping[str, Any] = {}
     correction = 0
-    if given is not None:
-        correction = bessel_correction(unbiased, layout.width, given)
-        statistics = _checked_running(given, layout)
+    if running is not None:
+        correction = bessel_correction(unbiased, layout.width, running)
+        statistics = _checked_running(running, layout)
     results = rows.call(spec, function, arguments)
     if statistics and x.size:
         own_rows, x = rows.groups_of(x, layout, channel_axis)
@@ -70,15 +70,15 @@ def _backward(spec: NormSpec, function: Callable[..., Any], arguments: dict[str,
     return rows.call(spec, function, arguments)
 
 
-def _checked_running(given: tuple[Any, Any], layout: RowLayout) -> Mapping[str, Any]:
+def _checked_running(running: tuple[Any, Any], layout: RowLayout) -> Mapping[str, Any]:
     """Return running mean and variance by name; raise unless they can be updated lazily."""
-    running = dict(zip(("running_mean", "running_var"), given, strict=True))
+    statistics = dict(zip(("running_mean", "running_var"), running, strict=True))
     shape, meaning = layout.parameter_shape, layout.parameter_meaning
-    check_assignable(running)
-    for name, array in running.items():
+    check_assignable(statistics)
+    for name, array in statistics.items():
         check_shape(name, array.shape, shape, meaning)
         check_float(name, array.dtype)
-    return running
+    return statistics
 
 
 def _update_running(

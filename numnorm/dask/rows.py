@@ -76,7 +76,9 @@ def with_weights(
     taken = (*names, *spec.updates, "out")
     options = {name: value for name, value in arguments.items() if name not in taken}
     options |= {name: value for name, value in counting.items() if name in ("nan_policy", "fill")}
-    of_elements = {name: counting[name] for name in ("where", "weights") if name in counting}
+    of_elements: dict[str, Any] = {
+        name: counting[name] for name in ("where", "weights") if name in counting
+    }
     given = [name for name in names if arguments[name] is not None] + statistics
     arrays = made_lazy(
         {**{name: arguments[name] for name in given}, **of_elements}, arguments["out"]

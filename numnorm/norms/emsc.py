@@ -125,7 +125,7 @@ def emsc(
     if "dask" in modules and any_lazy(x, reference, where, weights):
         return lazily(emsc, locals())
     counting = where, weights, nan_policy, fill
-    return _corrected(x, reference, axis, degree, out, counting).y  # type: ignore[no-any-return]
+    return _corrected(x, reference, axis, degree, out, counting).y
 
 
 def emsc_forward(
@@ -243,7 +243,7 @@ def emsc_backward(
             own = slopes[some]
             found = (fit.transposed(dy_rows) - fit.direction * (along / own)) / own
             dx[some] = np.where(kept & (own != 0.0), found, 0.0)
-    return spectra.result(dx, out)  # type: ignore[no-any-return]
+    return spectra.result(dx, out)
 
 
 def _corrected(

@@ -76,17 +76,17 @@ def batch_moments(
     axis = axes[0] if len(axes) == 1 else axes
     if isinstance(after, numnorm.Moments) and np.ndim(after.mean) == len(own):
         after = _transposed(after, [channels.index(name) for name in own])
-    given = {
+    of_elements = {
         name: with_axes_of(x, parameter(name, value, x, x.dims))
         for name, value in (("where", where), ("weights", weights))
         if value is not None
     }
-    options = {"nan_policy": nan_policy, "channel_axis": axis}
+    options: dict[str, Any] = {"nan_policy": nan_policy, "channel_axis": axis}
     if is_lazy(x):
         check_chunks(x, own)
-        total = _of_chunks(x.data, given, options, after)
+        total = _of_chunks(x.data, of_elements, options, after)
     else:
-        values = {n: array.compute() if is_lazy(array) else array for n, array in given.items()}
+        values = {n: a.compute() if is_lazy(a) else a for n, a in of_elements.items()}
         total = numnorm.batch_moments(x.data, after=after, **values, **options)
     return _transposed(total, [own.index(name) for name in channels])
 

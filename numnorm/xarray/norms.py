@@ -237,7 +237,7 @@ def _of_array(
             continue
         of_elements = name in OF_ELEMENTS
         usual = x.dims if of_elements else dims.of_parameter(along[name], x)
-        value = parameter(name, options[name], x, usual)
+        value: Any = parameter(name, options[name], x, usual)
         if not of_elements and set(value.dims) == set(usual):
             options[name] = value.transpose(*(d for d in order if d in usual)).data
         else:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import stubs
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
@@ -12,10 +13,8 @@ PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
 MODULES = {
     "numnorm": "public.py",
     "numnorm.cuda": "cuda.py",
-    **{
-        f"numnorm.{name}": f"{name}/__init__.py"
-        for name in ("autograd", "jax", "rnn", "sklearn", "xarray")
-    },
+    **{f"numnorm.{name}": f"{name}/__init__.py" for name in ("rnn", "sklearn")},
+    **{f"numnorm.{name}": f"{name}/__init__.pyi" for name in stubs.PLACES},
 }
 
 

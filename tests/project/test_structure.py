@@ -23,6 +23,7 @@ import numnorm.autograd
 import numnorm.cuda
 import numnorm.xarray
 from numnorm.commands.compile import calls
+from numnorm.norms.declared import BY_NAME, SPECS
 
 PACKAGE = Path(numnorm.__file__).parent
 SOURCES = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
@@ -34,9 +35,6 @@ MAKERS = [f"cuda.{name}" for name in numnorm.cuda.__all__ if name.endswith("_row
 # The same norms for other libraries.
 WRAPPERS = [f"xarray.{name}" for name in numnorm.xarray.__all__]
 WRAPPERS += [f"autograd.{name}" for name in numnorm.autograd.__all__]
-# The third family: norms whose statistics move along an axis.
-MOVING = ["exponential_norm", "moving_norm"]
-NORMS = [name for name in FUNCTIONS if name.endswith("_norm") and name not in MOVING]
 # With the library that each needs.
 PUBLIC_MODULES = dict.fromkeys(["numnorm", "numnorm.cuda", "numnorm.rnn"], "numpy")
 PUBLIC_MODULES |= {f"numnorm.{name}": name for name in ("autograd", "jax", "sklearn", "xarray")}
@@ -195,37 +193,20 @@ def test_all_names_exist():
         assert getattr(numnorm, name).__name__ == name
 
 
-def test_each_norm_has_its_three_functions():
-    assert NORMS
-    for suffix in ("", "_forward", "_backward"):
-        assert {f"{norm}{suffix}" for norm in NORMS + MOVING} <= set(FUNCTIONS)
-    assert {f"{norm}_step" for norm in MOVING} <= set(FUNCTIONS)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_functions_of_a_norm_are_public(spec):
+    for suffix, function in (("", spec.function), ("_forward", spec.forward)):
+        assert getattr(numnorm, f"{spec.name}{suffix}") is function
+    assert getattr(numnorm, f"{spec.name}_backward") is spec.backward
+    assert getattr(numnorm, f"{spec.name}_step", None) is spec.step
+    assert spec.name in FUNCTIONS
 
 
-# Where there is a table of norms, none may be forgotten.
-TABLES = [
-    "README.md",
-    "docs/architecture.md",
-    "asv_benchmarks/benchmarks/calls.py",
-    "numnorm/autograd/norms.py",
-    "numnorm/commands/compile/calls.py",
-    "numnorm/commands/doctor/selftest.py",
-    "numnorm/xarray/__init__.py",
-    "tests/support/reference.py",
-    "tests/support/every_call.py",
-    "tests/support/kernels.py",
-    "tests/support/norm_cases.py",
-    *(f"tests/norms/test_{name}.py" for name in ("accuracy", "definitions", "norms_torch")),
-    "tests/norms/test_numerical_gradients.py",
-    "tests/support/norm_strategies.py",
-    "tests/api/test_errors.py",
-]
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_every_norm_is_in_every_table(table):
-    content = (Path(__file__).parents[2] / table).read_text("utf-8")
-    assert [norm for norm in NORMS if norm not in content] == []
+@pytest.mark.parametrize("written", ["README.md", "docs/norms/*.md"])
+def test_every_norm_is_in_what_is_written_by_hand(written):
+    pages = Path(__file__).parents[2].glob(written)
+    words = {word for page in pages for word in re.findall(r"\w+", page.read_text("utf-8"))}
+    assert {spec.name for spec in SPECS} - words == set()
 
 
 @pytest.mark.parametrize("table", ["docs/scikit_learn.md", "docs/reference/scikit_learn.md"])
@@ -237,19 +218,20 @@ def test_every_estimator_is_in_every_table(table):
 
 
 def test_every_norm_and_every_dtype_is_compiled_by_default():
-    assert set(kernels.DEFAULT) == set(NORMS)
+    assert set(kernels.DEFAULT) == set(calls.PARAMETERS)
     compiled = {dtype for cases in kernels.DEFAULT.values() for dtype, _ in cases}
     assert compiled == {"float16", "bfloat16", "float32", "float64"}
 
 
 def test_every_norm_can_be_compiled_ahead():
-    assert set(calls.PARAMETERS) == set(NORMS) and set(calls.MOVING) == set(MOVING)
-    jobs = [name for job in calls.jobs(NORMS, ["float32"]) for name in job.arguments]
+    jobs = [name for job in calls.jobs(calls.PARAMETERS, ["float32"]) for name in job.arguments]
     batch = [job.function for job in calls.jobs(["batch_norm"], ["float32"])]
     assert batch == [calls.channels, calls.launcher]
-    for norm in set(NORMS) - {"batch_norm", "instance_norm"}:
-        assert norm in jobs  # backward
-        assert any(isinstance(names, tuple) and norm in names for names in jobs)  # forward
+    backward = {name for name in jobs if name in calls.PARAMETERS}
+    forward = {name for names in jobs if isinstance(names, tuple) for name in names}
+    for names in (backward, forward):  # norms may share their kernels
+        compiled = {BY_NAME[name].norm for name in names & set(BY_NAME)}
+        assert compiled == {spec.norm for spec in SPECS} - {None}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -267,11 +249,13 @@ def test_public_functions_are_plain(name):
     assert all(p.default is not p.empty for p in keywords if p.name != "groups")
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_partial_functions_pickle(norm):
-    options = {"groups": 2} if norm == "group_norm" else {}
-    x = np.arange(24, dtype=np.float64).reshape(3, 4, 2) ** 2
-    function = functools.partial(getattr(numnorm, norm), **options)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_partial_functions_pickle(spec):
+    parameters = inspect.signature(spec.function).parameters
+    examples = spec.example_arguments.items()
+    options = {n: v for n, v in examples if parameters[n].default is inspect.Parameter.empty}
+    x = ast.literal_eval(spec.example.x)
+    function = functools.partial(spec.function, **options)
     copied = pickle.loads(pickle.dumps(function))
     np.testing.assert_array_equal(copied(x), function(x))
 

@@ -1,4 +1,4 @@
-"""What type checkers find in `typed_calls.py`."""
+"""What type checkers find in `typed_calls.py`, and what they read of functions made at import."""
 
 import json
 import re
@@ -8,11 +8,24 @@ import sys
 from pathlib import Path
 
 import pytest
+import stubs
 
 CALLS = Path(__file__).with_name("typed_calls.py")
 LINES = enumerate(CALLS.read_text("utf-8").splitlines(), 1)
 EXPECTED = [number for number, line in LINES if line.endswith("# error")]
 ROOT = Path(__file__).parents[2]
+
+
+PLACES = [
+    pytest.param(place, marks=[pytest.mark.jax] if place == "jax" else []) for place in stubs.PLACES
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_stub_has_the_signatures_of_the_module(place):
+    pytest.importorskip(place)
+    stub = stubs.path_of(place).read_text("utf-8")
+    assert stub == stubs.stub_of(place), "run python tests/support/stubs.py"
 
 
 def run(command):

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import xarray as xr
 
 import numnorm
+import numnorm.autograd
+import numnorm.jax
 import numnorm.xarray
 
 F32 = npt.NDArray[np.float32]
@@ -28,7 +30,9 @@ def right(x: F32, y: npt.NDArray[np.float64], n: npt.NDArray[np.int64], some: An
     assert_type(numnorm.layer_norm(y, y, y, axis=(0, 1)), npt.NDArray[np.float64])
     assert_type(numnorm.standard_normal_variate(x=x, ddof=1), F32)
     assert_type(numnorm.ada_norm(x, eps_in="std"), F32)
-    assert_type(numnorm.weight_norm(x, n, axis=[0]), F32)
+    assert_type(numnorm.standard_normal_variate_forward(x).y, F32)
+    assert_type(numnorm.weight_norm(x=x, g=n, axis=[0]), F32)
+    assert_type(numnorm.weight_norm_backward(y, x, y, n).dg, Any)
     result, *_ = numnorm.layer_norm_forward(x, [1.0])
     assert_type(result, F32)
     assert_type(numnorm.rms_norm_forward(x).y, F32)
@@ -76,6 +80,19 @@ def labelled(array: xr.DataArray, dataset: xr.Dataset, x: F32) -> None:
     assert_type(numnorm.xarray.batch_norm(dataset, channel_dim=("band", "time")), xr.Dataset)
     numnorm.xarray.layer_norm(array)  # error
     numnorm.xarray.layer_norm(x, dim="time")  # error
+    numnorm.xarray.layer_norm(array, dim="time", axis=0)  # error
+    assert_type(numnorm.xarray.group_norm(array, groups=2, channel_dim="c", dim=()), xr.DataArray)
+    assert_type(numnorm.xarray.batch_moments(array, channel_dim="c"), numnorm.Moments)
+
+
+def differentiable(x: F32, n: npt.NDArray[np.int64]) -> None:
+    assert_type(numnorm.autograd.rms_norm(x, axis=(0, 1), where=n > 0), Any)
+    assert_type(numnorm.autograd.batch_norm(x, labels=n, momentum="cumulative"), Any)
+    numnorm.autograd.rms_norm(x, beta=x)  # error
+    numnorm.autograd.moving_norm(x)  # error
+    numnorm.jax.layer_norm(x, x, weights=x, detach="mean")
+    numnorm.jax.layer_norm(x, out=x)  # error
+    numnorm.jax.exponential_norm(x, alpha="a")  # error
 
 
 def wrong(x: F32, y: npt.NDArray[np.float64], words: npt.NDArray[np.str_], some: Any) -> None:
@@ -92,7 +109,7 @@ def wrong(x: F32, y: npt.NDArray[np.float64], words: npt.NDArray[np.str_], some:
     numnorm.layer_norm_backward(x, x, y, y, detach="means")  # error
     numnorm.ada_norm(x, eps_in="sd")  # error
     numnorm.layer_norm(x, nan_policy="drop")  # error
-    numnorm.layer_norm(x, groups=y)  # error
+    numnorm.layer_norm(x, labels=y)  # error
     numnorm.layer_norm_backward(x, x, y, y, fill=0.0)  # error
     numnorm.batch_norm(x, convention="tf")  # error
     numnorm.batch_norm(x, momentum="mean")  # error

@@ -169,7 +169,7 @@ def _add_norms(parser: CommandParser) -> None:
             described = {"type": Path, "metavar": "FILE", "help": "an .npy file", **described}
         elif kind == "bool" and "type" not in described:
             is_on = parameter.default is True
-            action = {"action": "store_const", "const": not is_on, "dest": name}
+            action: dict[str, Any] = {"action": "store_const", "const": not is_on, "dest": name}
             norms.add_argument(_flag(name, switch=is_on), **action, **described)
             continue
         elif "choices" not in described:

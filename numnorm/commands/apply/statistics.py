@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 
 from numnorm import Moments, batch_moments, stream_step
+from numnorm.array_types import NanPolicy
 from numnorm.backends.contract.backend import BlockMoments
 from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.outputs import appearing
@@ -176,9 +177,9 @@ def part_moments(
     CommandError
         With the message of `batch_moments`.
     """
-    missing = {} if nan_policy == "propagate" else {"nan_policy": nan_policy}
+    policy = cast(NanPolicy, nan_policy)
     try:
-        return batch_moments(x, channel_axis=channel_axis, after=after, **missing)
+        return batch_moments(x, channel_axis=channel_axis, after=after, nan_policy=policy)
     except ValueError as error:
         raise CommandError(one_line(error)) from error
 
