@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import numnorm
-from numnorm import rnn
+from numnorm.rnn import cells as rnn_cells
 
 PARAMETERS = {
     "layer_norm": 2,
@@ -31,7 +31,7 @@ MOVING: dict[str, dict[str, Any]] = {
 }
 """The norms whose statistics move along an axis, with the options that they need."""
 
-CELLS = ("lstm", "gru", "rnn")
+CELLS = tuple(rnn_cells.CELLS)
 """The recurrent cells, which are compiled without a norm and with layer norm."""
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -172,14 +172,15 @@ def cells(kinds: Sequence[str], dtype: str, norms: Sequence[str | None] = (None,
             cell(kind, dtype, {"norm": norm})
 
 
-def cell(kind: str, dtype: Any, options: dict[str, Any]) -> None:
+def cell(name: str, dtype: Any, options: dict[str, Any]) -> None:
     """Run the forward and the backward pass of a recurrent cell with a norm and a variant."""
+    functions = rnn_cells.CELLS[name]
     rng = np.random.default_rng(0)
-    parameters = getattr(rnn, f"{kind}_init")(3, 4, rng=rng, dtype=dtype, **options)
-    x, state = np.ones((2, 2, 3), dtype), np.ones((2, 4), dtype)
-    states = (state, state) if kind == "lstm" else (state,)
-    y, *_, saved = getattr(rnn, f"{kind}_forward")(x, parameters, *states, **options)
-    getattr(rnn, f"{kind}_backward")(y, saved)
+    parameters = functions.init(3, 4, rng=rng, dtype=dtype, **options)
+    x = np.ones((2, 2, 3), dtype)
+    states = [np.ones((2, 4), dtype)] * len(functions.kind.states)
+    y, *_, saved = functions.forward(x, parameters, *states, **options)
+    functions.backward(y, saved)
 
 
 def launcher() -> None:
