@@ -81,9 +81,9 @@ def derived(
     arguments += [f"{p.name}={p.name}" for p in by_keyword if p.name not in without]
     # A text, as in `dataclasses`: Python itself checks a call, and a compiler sees parameters.
     text = (
-        f"def make(run):\n"
+        f"def make(_run):\n"
         f"    def {name}({', '.join(heads)}):\n"
-        f"        return run({', '.join(arguments)})\n"
+        f"        return _run({', '.join(arguments)})\n"
         f"    return {name}\n"
     )
     made: dict[str, Any] = {}

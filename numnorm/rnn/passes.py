@@ -122,11 +122,11 @@ class _Saved(NamedTuple):
 
 
 def reduced(saved: Any) -> tuple[Any, ...]:
-    """Return what ``__reduce__`` of a NamedTuple with a field `backend` returns."""
+    """Return what ``__reduce__`` of a NamedTuple returns, whose `backend` may be a module."""
     values = saved._asdict()
     backend = values.pop("backend")
-    named = backend.__name__ if isinstance(backend, ModuleType) else backend
-    return _restored, (type(saved), named, values)
+    home = backend.__name__ if isinstance(backend, ModuleType) else backend
+    return _restored, (type(saved), home, values)
 
 
 def _restored(kind: Any, backend: Any, values: dict[str, Any]) -> Any:
