@@ -126,6 +126,6 @@ def _differentiable(cell: Cell) -> Differentiable:
     return Differentiable(result, gradients)
 
 
-lstm = _cell(CELLS["lstm"])
-gru = _cell(CELLS["gru"])
-rnn = _cell(CELLS["rnn"])
+lstm: Callable[..., cells.LSTMStates] = _cell(CELLS["lstm"])
+gru: Callable[..., cells.GRUStates] = _cell(CELLS["gru"])
+rnn: Callable[..., cells.RNNStates] = _cell(CELLS["rnn"])

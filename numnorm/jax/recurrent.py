@@ -21,6 +21,7 @@ from numnorm.jax.targets import call_python
 from numnorm.jax.varying import varying_like
 from numnorm.rnn.cells import CELLS, Cell
 from numnorm.rnn.parameters import KINDS, Kind, checked, kind_of
+from numnorm.rnn.results import GRUStates, LSTMStates
 from numnorm.rnn.specs import Spec
 
 
@@ -312,5 +313,5 @@ def backward_pass(arguments: list[Any], results: list[Any], **how: Any) -> None:
             target[g] = gradient
 
 
-lstm = _cell(CELLS["lstm"])
-gru = _cell(CELLS["gru"])
+lstm: Callable[..., LSTMStates] = _cell(CELLS["lstm"])
+gru: Callable[..., GRUStates] = _cell(CELLS["gru"])

@@ -1,6 +1,7 @@
 """numnorm.autograd: the recurrent cells."""
 
 import inspect
+import pickle
 
 import autograd
 import autograd.numpy as anp
@@ -24,6 +25,21 @@ def arrays_of(name, **options):
     present = {key: value for key, value in parameters.items() if value is not None}
     moved = {key: value + RNG.normal(0, 0.3, value.shape) for key, value in present.items()}
     return moved, tuple(RNG.normal(size=(2, 2)) for _ in cell.kind.states)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_takes_what_the_public_function_takes(name):
+    function = getattr(differentiable, name)
+    taken = inspect.signature(function)
+    public = inspect.signature(CELLS[name].call)
+    assert [(p.name, p.kind, p.default) for p in taken.parameters.values()] == [
+        (p.name, p.kind, p.default) for p in public.parameters.values()
+    ]
+    types = inspect.get_annotations(function, eval_str=True)
+    assert types["return"] is public.return_annotation
+    for option in CELLS[name].kind.options:
+        assert types[option] == public.parameters[option].annotation
+    assert pickle.loads(pickle.dumps(function)) is function
 
 
 # Not AdaNorm, whose gradient is not the derivative.
