@@ -14,7 +14,7 @@ from numnorm.array_types import CellNorm, LSTMNorm, LSTMVariant, Nonlinearity, N
 from numnorm.autograd.primitives import Differentiable
 from numnorm.derived import derived, parameters_section, signature_for
 from numnorm.rnn.cells import CELLS, Cell
-from numnorm.rnn.parameters import KINDS, kind_of, named
+from numnorm.rnn.parameters import KINDS, LSTM, kind_of, named
 
 
 class _Types:
@@ -79,7 +79,8 @@ def _cell(cell: Cell) -> Callable[..., Any]:
     kind = cell.kind
     make_results = inspect.signature(cell.call).return_annotation
     types = dict(inspect.get_annotations(_Types))
-    types |= inspect.get_annotations(_TypesOfLSTM) if kind.name == "lstm" else {}
+    if kind is LSTM:
+        types |= inspect.get_annotations(_TypesOfLSTM)
     signature = signature_for(cell.call, types, f"cells.{make_results.__name__}")
     of_kind = [k.parameters.__name__ for k in KINDS if k.name == kind.name]
     *states, last = kind.states

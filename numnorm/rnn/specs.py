@@ -1,9 +1,10 @@
 """Specs of recurrent cells: which norm applies where, for the published variants."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from numnorm.arguments import check_choice, check_flag
+from numnorm.array_types import LSTMVariant, Nonlinearity
 from numnorm.backends.contract.norms import Norm
 from numnorm.backends.contract.recurrent import CellSpec, GRUSpec, LSTMSpec, RNNSpec
 from numnorm.norms.ada import ADA
@@ -30,9 +31,9 @@ _NORMS = {
 
 # The choices of each option of a cell, the default first.
 NORMS = tuple(_NORMS)
-VARIANTS = ("paper", "normalized_cell", "per_gate", "cell_only")
+VARIANTS = get_args(LSTMVariant)
 RESETS = (True, False)
-NONLINEARITIES = ("tanh", "relu")
+NONLINEARITIES = get_args(Nonlinearity)
 
 
 class Spec(NamedTuple):
