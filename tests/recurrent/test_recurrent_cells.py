@@ -1,8 +1,6 @@
 """GRU, RNN and what all cells share: definitions, gradients, bytes, zoneout, single steps."""
 
 import functools
-import inspect
-import pickle
 from typing import Any, NamedTuple
 
 import kernels
@@ -15,8 +13,6 @@ from gradients import TOLERANCE, numerical_gradient
 
 from numnorm import rnn
 from numnorm.backends.cpu.recurrent.common import weight_gradients as product_gradients
-from numnorm.rnn.cells import CELLS
-from numnorm.rnn.parameters import KINDS
 
 
 class Case(NamedTuple):
@@ -532,27 +528,3 @@ def test_a_large_old_state_leaves_the_new_one_its_digits():
     y, _ = rnn.gru(x, parameters, [[1e8]], norm=None)
     # The bias, rounded to float32, is 20.7 * 3e-8 off, and so is the share of the old state.
     np.testing.assert_allclose(y[0, 0, 0], 0.1 + np.tanh(1.0), rtol=1e-6)
-
-
-@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
-def test_the_declaration_of_a_cell_says_what_its_functions_take(cell):
-    kind = cell.kind
-    for function in cell[1:]:
-        assert getattr(rnn, function.__name__) is function
-        assert function.__name__.startswith(kind.name)
-    for function in (cell.call, cell.forward, cell.step, cell.step_forward):
-        taken = inspect.signature(function).parameters
-        names = ["x", "parameters", *kind.states, *kind.options, "eps"]
-        assert list(taken)[: len(names)] == names
-        for name, choices in kind.options.items():
-            assert taken[name].default == choices[0]
-    returned = inspect.signature(cell.forward).return_annotation
-    assert returned._fields == ("y", *kind.states, "saved")
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.parameters.__name__)
-def test_the_declaration_of_a_cell_names_its_parameters(kind):
-    weights = {"weight_x", "weight_h", "projection"} & set(kind.parameters._fields)
-    assert set(kind.parameters._fields) == weights | set(kind.sizes)
-    assert kind.sizes["bias"] == len(kind.gates)
-    assert pickle.loads(pickle.dumps(kind)) is kind
