@@ -17,7 +17,7 @@ from numba.extending import overload
 
 import numnorm
 import numnorm.numba.calls  # Numba asks it which calls to refuse
-from numnorm.numba.helpers import OPTIONS
+from numnorm.numba.helpers import OPTIONS, as_compiled
 from numnorm.numba.homes import HOMES
 
 types: Any = core.types
@@ -66,17 +66,6 @@ def _maker(function: Callable[..., Any], home: str) -> Callable[..., Any]:
     own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     parameters = inspect.signature(function).parameters
     maker.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [_parameter(parameters[name]) for name in own]
+        [as_compiled(parameters[name]) for name in own]
     )
     return maker
-
-
-def _parameter(own: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter as Numba takes it, which compares it with the compiled function's.
-
-    Numba does not call functions with keyword-only parameters: these can be given by position.
-    """
-    if own.kind is not own.KEYWORD_ONLY:
-        return own.replace(annotation=own.empty)
-    default = None if own.default is own.empty else own.default
-    return inspect.Parameter(own.name, own.POSITIONAL_OR_KEYWORD, default=default)

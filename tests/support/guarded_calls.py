@@ -19,7 +19,7 @@ import numpy as np
 from guarded_memory import GuardedMemory
 
 import numnorm
-from numnorm import rnn
+from numnorm.rnn.cells import CELLS
 
 # What a row, a channel or a whole array holds: constants, gaps, and values that need a second pass.
 CONTENTS = ("normal", "ones", "zeros", "first flat", "last flat", "tiny", "huge", "offset", "gap")
@@ -171,19 +171,16 @@ class Call:
 
     def cells(self, array, place):
         """Run a recurrent cell."""
-        kind, norm = self.pick(("lstm", "gru", "rnn")), self.pick(("layer", None))
+        name, norm = self.pick(tuple(CELLS)), self.pick(("layer", None))
         steps, batch, inputs = map(int, self.rng.integers(1, 6, 3))
         inputs, hidden = int(self.pick((inputs, 17, 40))), int(self.pick((1, 5, 16, 17, 33)))
-        self.words += [kind, norm, steps, batch, inputs, hidden]
-        initial = getattr(rnn, f"{kind}_init")(
-            inputs, hidden, rng=self.rng, norm=norm, dtype=self.dtype
-        )
+        self.words += [name, norm, steps, batch, inputs, hidden]
+        cell = CELLS[name]
+        initial = cell.init(inputs, hidden, rng=self.rng, norm=norm, dtype=self.dtype)
         placed = [value if value is None else place(np.asarray(value)) for value in initial]
         parameters = type(initial)(*placed)
-        y, *states, saved = getattr(rnn, f"{kind}_forward")(
-            array(steps, batch, inputs), parameters, norm=norm
-        )
-        gradients = getattr(rnn, f"{kind}_backward")(array(steps, batch, hidden), saved)
+        y, *states, saved = cell.forward(array(steps, batch, inputs), parameters, norm=norm)
+        gradients = cell.backward(array(steps, batch, hidden), saved)
         return [y, *states, gradients.dx]
 
 
