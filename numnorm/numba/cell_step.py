@@ -8,10 +8,16 @@ import numpy as np
 from numnorm.backends.contract.recurrent import CellSpec
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_function, overloaded
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
-from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
-from numnorm.backends.cpu.memory.borrowed import as_flat, make_scratch, shaped, window
+from numnorm.backends.cpu.memory.kernel_arrays import (
+    as_flat,
+    make_aligned_zeros,
+    make_scratch,
+    release,
+    shaped,
+    window,
+)
 from numnorm.backends.cpu.recurrent.cells import KINDS
-from numnorm.backends.cpu.recurrent.kernels.forward import make_forward
+from numnorm.backends.cpu.recurrent.kernels import make_forward
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.simd.optional import present
 from numnorm.numba.packed import weights_of

@@ -10,7 +10,7 @@ from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import row_parts
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
 from numnorm.backends.cpu.rows.rows import _forward_kernel
-from numnorm.backends.cpu.rows.tiles_forward import widest
+from numnorm.backends.cpu.rows.tiles import widest
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.norms.ada import ADA
 from numnorm.norms.affine import AFFINE, GAIN

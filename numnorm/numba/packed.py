@@ -21,8 +21,8 @@ from numba.extending import (
     unbox,
 )
 
-from numnorm.backends.cpu.memory.array_struct import contiguous
 from numnorm.backends.cpu.memory.grouped_kernel import flattened
+from numnorm.backends.cpu.memory.kernel_arrays import contiguous
 from numnorm.numba.arrays import types
 from numnorm.rnn.parameters import Kind
 from numnorm.rnn.specs import Spec
