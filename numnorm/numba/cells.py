@@ -21,9 +21,10 @@ from numnorm.numba.arguments import (
 from numnorm.numba.arrays import assign, empty, has_shape, make_named, types, viewed
 from numnorm.numba.arrays import packed as contiguous
 from numnorm.numba.cell_step import step_function
-from numnorm.numba.helpers import as_compiled, helper
+from numnorm.numba.helpers import helper
 from numnorm.numba.outputs import fill
 from numnorm.numba.packed import PackedType
+from numnorm.numba.signatures import as_compiled
 from numnorm.rnn.cells import CELLS, Cell
 from numnorm.rnn.parameters import PROJECTED_LSTM, Kind
 from numnorm.rnn.results import LSTMState

@@ -1,6 +1,5 @@
 """Compiling the parts of a call in nopython code."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -26,14 +25,3 @@ def helper(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a part of a call as a part of its caller."""
     compiled: Callable[..., Any] = numba.njit(**OPTIONS)(function)
     return compiled
-
-
-def as_compiled(own: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter as Numba takes it, which compares it with the compiled function's.
-
-    Numba does not call functions with keyword-only parameters: these can be given by position.
-    """
-    if own.kind is not own.KEYWORD_ONLY:
-        return own.replace(annotation=own.empty)
-    default = None if own.default is own.empty else own.default
-    return inspect.Parameter(own.name, own.POSITIONAL_OR_KEYWORD, default=default)
