@@ -212,11 +212,13 @@ def _by_training(training: Any, make: Callable[[bool], Function]) -> Function:
 
 def make(spec: NormSpec, function: Function, kinds: Kinds) -> Function:
     """Return what compiles a call of a function of batch norm with arguments of these types."""
+    names: tuple[str, ...] = _OF_GRADIENTS
     if spec.is_backward(function):
-        run, names = _make_gradients(kinds), _OF_GRADIENTS
+        run = _make_gradients(kinds)
     else:
         check_number("eps", kinds["eps"])
-        run, names = _make_normalized(kinds), _OF_NORMALIZED
+        run = _make_normalized(kinds)
+        names = _OF_NORMALIZED
     call = f"_results(_run({', '.join(names)}))"
     return compiled_call(function, call, _run=run, _results=results_of(function))
 

@@ -99,5 +99,5 @@ def results_of(function: Callable[..., Any]) -> Callable[..., Any]:
         return helper(lambda results: results[0])
     named, (_, second, *others) = make_named(group), [_PLACES[field] for field in group._fields]
     if others:
-        return named  # type: ignore[no-any-return]
+        return named
     return helper(lambda results: named((results[0], results[second])))
