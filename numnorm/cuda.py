@@ -270,6 +270,6 @@ def _row_functions(
     if team > _MOST_THREADS or team & (team - 1):
         raise ValueError(f"threads must be a power of two up to {_MOST_THREADS}, got {team}")
     name = check_dtype(dtype, ("float32", "float64")).name
-    functions = part("device_functions.row_functions", "device functions")
+    functions = part("device_functions", "device functions")
     row = functions.team_row(norm, name, team, slots, ddof)
     return RowFunctions(*functions.make_row_functions(row, detached, *choices))

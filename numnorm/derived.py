@@ -10,12 +10,15 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from numnorm.keywords import unexpected
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+
+_SECTION = re.compile(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", re.DOTALL | re.MULTILINE)
+_CITATION = re.compile(r"(\s*)\[\d+\]_([.,:;]?)(\s*)")
 
 
 def option(name: str, annotation: str, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
@@ -27,6 +30,23 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a function by name, without ``**others``."""
     parameters = inspect.signature(function).parameters
     return {n: p for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+
+
+def signature_for(
+    public: Callable[..., Any],
+    types: Mapping[str, Any],
+    returns: Any = inspect.Signature.empty,
+    without: Collection[str] = (),
+) -> inspect.Signature:
+    """Return the signature of a public function with other types, `Any` where there is none.
+
+    It lacks the arguments whose names are in `without`.
+    """
+    parameters = inspect.signature(public).parameters.values()
+    own = [
+        p.replace(annotation=types.get(p.name, "Any")) for p in parameters if p.name not in without
+    ]
+    return inspect.Signature(own, return_annotation=returns)
 
 
 def plain_function(
@@ -51,33 +71,72 @@ def plain_function(
     docstring : str or None
     """
     shown = inspect.Signature(list(parameters), return_annotation=returns)
-    names = list(shown.parameters)
-    defaults = {f"_{n}": p.default for n, p in shown.parameters.items()}
+    packed = ", ".join(f"{name!r}: {name}" for name in shown.parameters)
+    body = f"if _others: raise _unexpected({name}, _others)", f"return _call({{{packed}}})"
+    own = {"_call": call, "_unexpected": unexpected}
+    return _made(vars(sys.modules[module]), name, shown, body, own, docstring, others=True)
+
+
+def derived(
+    namespace: dict[str, Any],
+    name: str,
+    signature: inspect.Signature,
+    run: Callable[..., Any],
+    docstring: str | None = None,
+    without: Collection[str] = (),
+) -> Callable[..., Any]:
+    """Return a function with a signature that calls `run` with all its arguments.
+
+    `namespace` is the ``globals()`` of the module in which it has this name, by which it is
+    pickled. `run` takes the keyword-only arguments by keyword, and the others by position; it does
+    not get those whose names are in `without`.
+    """
+    taken = [p for p in signature.parameters.values() if p.name not in without]
+    words = [f"{p.name}={p.name}" if p.kind is KEYWORD_ONLY else p.name for p in taken]
+    body = (f"return _call({', '.join(words)})",)
+    return _made(namespace, name, signature, body, {"_call": run}, docstring)
+
+
+def _made(
+    namespace: dict[str, Any],
+    name: str,
+    signature: inspect.Signature,
+    body: Iterable[str],
+    own: Mapping[str, Any],
+    docstring: str | None,
+    *,
+    others: bool = False,
+) -> Callable[..., Any]:
+    """Return a function with a signature and a body, whose free names are in `own`."""
+    parameters = signature.parameters.values()
+    defaults = {f"_{p.name}": p.default for p in parameters if p.default is not p.empty}
     written, keywords_only = [], False
-    for parameter in shown.parameters.values():
+    for parameter in parameters:
         if parameter.kind is KEYWORD_ONLY and not keywords_only:
             keywords_only = True
             written.append("*")
-        required = parameter.default is parameter.empty
-        written.append(parameter.name if required else f"{parameter.name}=_{parameter.name}")
-    packed = ", ".join(f"{n!r}: {n}" for n in names)
-    # As `collections.namedtuple` makes its functions: a signature of Python's own is checked by it.
+        default = f"_{parameter.name}"
+        written.append(f"{parameter.name}={default}" if default in defaults else parameter.name)
+    written += ["**_others"] if others else []
+    lines = "".join(f"        {line}\n" for line in body)
+    # A text, as in `dataclasses`: Python itself checks a call, and a compiler sees parameters.
     source = (
-        f"def maker({', '.join(['_call', '_unexpected', *defaults])}):\n"
-        f"    def {name}({', '.join(written)}, **_others):\n"
-        f"        if _others:\n            raise _unexpected({name}, _others)\n"
-        f"        return _call({{{packed}}})\n"
+        f"def make({', '.join([*own, *defaults])}):\n"
+        f"    def {name}({', '.join(written)}):\n{lines}"
         f"    return {name}\n"
     )
     made: dict[str, Any] = {}
     # With the globals of its module, or doctest would not find its examples.
-    exec(compile(source, f"<{module}.{name}>", "exec"), vars(sys.modules[module]), made)
-    function = made["maker"](call, unexpected, **defaults)
+    exec(compile(source, f"<{namespace['__name__']}.{name}>", "exec"), namespace, made)
+    function = made["make"](**own, **defaults)
     function.__qualname__ = name
     function.__doc__ = docstring
-    function.__annotations__ = {n: p.annotation for n, p in shown.parameters.items()}
-    function.__annotations__["return"] = returns
-    function.__signature__ = shown
+    annotations = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
+    if signature.return_annotation is not signature.empty:
+        annotations["return"] = signature.return_annotation
+    function.__annotations__ = annotations
+    if others:
+        function.__signature__ = signature
     return function  # type: ignore[no-any-return]
 
 
@@ -94,11 +153,7 @@ def parameter_texts(function: Callable[..., Any]) -> dict[str, str]:
 
     An entry of several parameters stands under each of their names.
     """
-    section = re.search(
-        r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)",
-        inspect.getdoc(function) or "",
-        re.DOTALL | re.MULTILINE,
-    )
+    section = _SECTION.search(inspect.getdoc(function) or "")
     texts: dict[str, str] = {}
     if section is None:
         return texts
@@ -138,3 +193,31 @@ def docstring_of(
         f"{summary}\n\nParameters\n----------\n{listed}\n\n"
         f"Returns\n-------\n{returns}\n\n{ending.strip()}\n"
     )
+
+
+def parameters_section(
+    public: Callable[..., Any], names: Collection[str], own: Mapping[str, str]
+) -> str:
+    """Return the section "Parameters" of a docstring, for arguments with these names.
+
+    Its entries are those of the public function without citations, except those in `own`.
+    """
+    found = _SECTION.search(inspect.getdoc(public) or "")
+    entries = re.split(r"\n(?=\S)", found[1].rstrip()) if found else []
+    lines = ["Parameters", "----------"]
+    for entry in entries:
+        head, _, text = entry.partition("\n")
+        every, colon, kind = head.partition(" : ")
+        kept = [name for name in every.split(", ") if name in names]
+        if kept and kept[0] in own:
+            lines.append(own[kept[0]])
+        elif kept:
+            lines.append(", ".join(kept) + colon + kind)
+            lines += [_CITATION.sub(_without_citation, text)] if text else []
+    return "\n".join(lines)
+
+
+def _without_citation(found: re.Match[str]) -> str:
+    """Return the mark after a citation, and the space or the end of a line beside it."""
+    before, mark, after = found.groups()
+    return mark + (before if "\n" in before else after)

@@ -37,6 +37,7 @@ _NAMES = {
 }
 # What to do instead, for functions that have a certain argument.
 _INSTEAD = {
+    "weight": ("g", "use x"),
     "min_periods": ("window", "set the results of the first steps to NaN"),
     "aweights": (
         "weights",

@@ -158,7 +158,7 @@ def _other_axes(axes: tuple[int, ...], ndim: int) -> tuple[int, ...]:
     return tuple(a for a in range(ndim) if a not in axes)
 
 
-def row_layout(shape: Shape, axis: Any, name: str = "x") -> RowLayout:
+def row_layout(shape: Shape, axis: Any) -> RowLayout:
     """Return the rows over `axis`, with a parameter for each element of a row."""
     try:
         # The keys of the cache are plain ints: (0.0,) must not hit (0,), and objects may change.
@@ -166,14 +166,14 @@ def row_layout(shape: Shape, axis: Any, name: str = "x") -> RowLayout:
             axis = tuple(map(operator.index, axis))
         elif type(axis) is not int:
             axis = operator.index(axis)
-        return _row_layout(shape, axis, name)
+        return _row_layout(shape, axis)
     except TypeError:  # an unhashable axis, or one of a wrong type
         raise TypeError(f"axis must be an int or a tuple of ints, got {brief(axis)}") from None
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
-def _row_layout(shape: Shape, axis: Any, name: str) -> RowLayout:
-    _check_ndim(name, shape, 1)
+def _row_layout(shape: Shape, axis: Any) -> RowLayout:
+    _check_ndim("x", shape, 1)
     axes = normalized_axes(axis, len(shape))
     others = _other_axes(axes, len(shape))
     width, rows = math.prod(_take(shape, axes)), math.prod(_take(shape, others))
@@ -206,7 +206,7 @@ def sequences_by(outer: int, steps: int, inner: int, axis: int) -> MovingLayout:
 
 def vector_layout(shape: Shape, axis: Any) -> RowLayout:
     """Return the weight vectors over `axis`, with one parameter for each vector."""
-    return _vectors(row_layout(shape, axis, "v"))
+    return _vectors(row_layout(shape, axis))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -216,7 +216,7 @@ def _vectors(layout: RowLayout) -> RowLayout:
         channels=layout.rows,
         shared=True,
         parameter_shape=layout.statistic_shape,
-        parameter_meaning="the axes of v that are not normalized",
+        parameter_meaning="the axes of x that are not normalized",
     )
 
 

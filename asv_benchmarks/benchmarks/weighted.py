@@ -80,14 +80,14 @@ class Groups:
     def setup(self, labels: int) -> None:
         """Draw a label for each sample; compile."""
         self.x, _ = drawn(SHAPE)
-        self.groups = np.random.default_rng(1).integers(labels, size=SHAPE[0])
+        self.labels = np.random.default_rng(1).integers(labels, size=SHAPE[0])
         self.time_batch_norm(labels)
         self.time_batch_moments(labels)
 
     def time_batch_norm(self, *_: object) -> None:
         """Only the output, newly allocated."""
-        numnorm.batch_norm(self.x, groups=self.groups)
+        numnorm.batch_norm(self.x, labels=self.labels)
 
     def time_batch_moments(self, *_: object) -> None:
         """The moments of all labels."""
-        numnorm.batch_moments(self.x, groups=self.groups)
+        numnorm.batch_moments(self.x, labels=self.labels)

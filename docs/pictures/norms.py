@@ -132,19 +132,19 @@ def weight():
     panel = figure.subplots()
     direction = np.array([0.8, 0.6])
     for length in (1.0, 2.2, 4.0):
-        v = length * direction
-        panel.plot(*v, "o", color=BLUE)
-        panel.annotate("v", v, xytext=(5, -12), textcoords="offset points", color=BLUE)
-    g, v = 3.0, 2.2 * direction
-    w, norm = numnorm.weight_norm_forward(v[None], np.array([g]))
+        x = length * direction
+        panel.plot(*x, "o", color=BLUE)
+        panel.annotate("x", x, xytext=(5, -12), textcoords="offset points", color=BLUE)
+    g, x = 3.0, 2.2 * direction
+    y, norm = numnorm.weight_norm_forward(x[None], np.array([g]))
     angle = np.linspace(0.2, 1.1, 50)
     panel.plot(g * np.cos(angle), g * np.sin(angle), color="C4", linestyle=":", label="length g")
     panel.plot([0, 4.4 * 0.8], [0, 4.4 * 0.6], color="C4", linewidth=0.8)
-    panel.annotate("", w[0], (0, 0), arrowprops={"arrowstyle": "->", "color": RED, "lw": 2})
-    panel.annotate("w", w[0], xytext=(4, 6), textcoords="offset points", color=RED)
-    dv = numnorm.weight_norm_backward(np.array([[-0.2, 0.9]]), v[None], norm, np.array([g])).dv[0]
-    panel.annotate("", v + dv, v, arrowprops={"arrowstyle": "->", "color": GREEN, "lw": 2})
-    panel.annotate("dv", v + dv, xytext=(4, 4), textcoords="offset points", color=GREEN)
+    panel.annotate("", y[0], (0, 0), arrowprops={"arrowstyle": "->", "color": RED, "lw": 2})
+    panel.annotate("y", y[0], xytext=(4, 6), textcoords="offset points", color=RED)
+    dx = numnorm.weight_norm_backward(np.array([[-0.2, 0.9]]), x[None], norm, np.array([g])).dx[0]
+    panel.annotate("", x + dx, x, arrowprops={"arrowstyle": "->", "color": GREEN, "lw": 2})
+    panel.annotate("dx", x + dx, xytext=(4, 4), textcoords="offset points", color=GREEN)
     panel.set(aspect="equal", xlim=(0, 4.2), ylim=(0, 3))
     panel.legend(loc="lower right")
     return figure

@@ -15,10 +15,9 @@ import numpy as np
 
 import numnorm.backends.forking  # registers its fork handlers
 import numnorm.backends.sources  # noqa: F401  # records the sources' modification times
-from numnorm.array_likes import as_plain_array, is_masked, is_on_device
+from numnorm.array_likes import as_plain_array, is_masked, is_on_device, plain_view, results_like
 from numnorm.backends.contract.backend import Backend
 from numnorm.backends.contract.weighting import WeightedInput
-from numnorm.host_libraries import plain_view, results_like
 
 
 class _Entry(NamedTuple):

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.array_likes import as_plain_array, writable_view
+from numnorm.array_likes import as_numpy, as_plain_array, statistics_like, writable_view
 from numnorm.backends import cpu
 from numnorm.backends.contract.moving import Decay, ExponentialState, MovingState, Windows
 from numnorm.backends.contract.norms import ChannelSums, Detached, Norm, Scaling
-from numnorm.host_libraries import as_numpy, statistics_like
 from numnorm.layouts import ColumnLayout, MovingLayout, RowLayout
 
 # Functions whose arrays all reach the caller or the next recurrent layer, so they are converted.

@@ -49,7 +49,7 @@ def hash_of_sources(package: str, folders: Iterable[str]) -> str:
     """Return a hash of the names and contents of the source files in folders of a package."""
     import hashlib  # here, to keep `import numnorm` fast
 
-    from numnorm.regular_files import open_regular
+    from numnorm.files import open_regular
 
     digest = hashlib.blake2b(digest_size=16)
     for path in _files(package, folders):
@@ -62,6 +62,6 @@ def hash_of_sources(package: str, folders: Iterable[str]) -> str:
 # The sources of the CPU's kernels, recorded when numnorm is imported.
 CPU = Sources(("backends/contract", "backends/cpu", "backends/formulas", "layouts.py", "norms"))
 # What compiled functions of users depend on if they call numnorm.
-NUMBA = Sources((*CPU.folders, "numba", "rnn"))
+NUMBA = Sources((*CPU.folders, "derived.py", "numba", "rnn"))
 # What the executables that JAX compiles depend on if they call numnorm.
 JAX = Sources((*CPU.folders, "jax", "rnn"))

@@ -23,12 +23,14 @@ from typing import BinaryIO
 
 from numnorm.backends.kernel_files.trust import is_link_of_another
 from numnorm.commands.terminal import CommandError, one_line, signals_raise
-from numnorm.regular_files import address, open_folder, open_regular
-from numnorm.wholefile import (
+from numnorm.files import (
     CHANGED,
+    address,
     alone_in,
     identity,
     lock,
+    open_folder,
+    open_regular,
     replacing,
     temporary_name,
     temporary_of,

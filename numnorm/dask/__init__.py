@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from numnorm.dask import batch, batch_gradients, instance, moments, moving, rows
+from numnorm.dask import batch, instance, moments, moving, rows
 from numnorm.dask.moments import merge, of_divisor
 from numnorm.norms.batch import batch_moments
 from numnorm.norms.declared import BY_FUNCTION
@@ -46,7 +46,7 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         return rows.with_weights(spec, function, arguments, counting)
     if spec.family == "channels":
         if spec.is_backward(function):
-            return batch_gradients.batch_norm_backward(**arguments)
+            return batch.batch_norm_backward(**arguments)
         normalized = batch.batch_norm_forward(**arguments)
         return normalized if function is spec.forward else normalized.y
     if spec.updates:

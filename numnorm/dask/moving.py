@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import Shape, check_shape
+from numnorm.array_likes import library_of
 from numnorm.dask.blocks import Chunks, each_block, each_object, take
 from numnorm.dask.parameters import as_broadcast, made_lazy
 from numnorm.layouts import moving_layout
-from numnorm.lazy_arrays import library_of
 from numnorm.norms.moving import steps_around
 from numnorm.norms.spec import NormSpec
 

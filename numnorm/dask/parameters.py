@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from numnorm.arguments import Shape, broadcasts, check_parameter_shape
-from numnorm.array_likes import as_plain_array, is_on_device
+from numnorm.array_likes import as_plain_array, is_on_device, library_of
 from numnorm.dask.blocks import Chunks
-from numnorm.lazy_arrays import library_of
 
 
 class Parameter(NamedTuple):
@@ -131,3 +132,27 @@ def as_divided(array: Any, chunks: Chunks) -> Any:
 def chunks_of(shape: Shape, chunks: Chunks) -> Chunks:
     """Return these chunks, but one of length 1 along axes where the shape has length 1."""
     return tuple((1,) if n == 1 else given for n, given in zip(shape, chunks, strict=True))
+
+
+# What a saved mean lost when it was rounded, which the sums over all blocks restore
+
+
+# Rounding changes a saved mean by no more than this share of it.
+_MOST_LOST = 2.0**-50
+
+
+def lost_of(deviations: Any, count: int, mean: Any) -> Any:
+    """Return the true mean less the saved one; 0 where the caller changed the saved one.
+
+    Parameters
+    ----------
+    deviations : array
+        The sums of x less the saved mean.
+    count : int
+        The number of elements of each sum.
+    mean : array
+        The saved mean.
+    """
+    with np.errstate(all="ignore"):
+        lost = deviations / count
+        return np.where(np.abs(lost) <= _MOST_LOST * np.abs(mean), lost, 0.0)

@@ -18,9 +18,8 @@ from numnorm.arguments import result_dtype
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.formulas.norms import input_gradient
 from numnorm.dask.blocks import each_block, each_object, in_order, take
-from numnorm.dask.parameters import Parameter, as_divided, with_axes
+from numnorm.dask.parameters import Parameter, as_divided, lost_of, with_axes
 from numnorm.dask.row_axes import Rows
-from numnorm.dask.saved_means import lost_of
 from numnorm.dask.whole_rows import aligned_statistic, parameter_gradient
 from numnorm.norms.ada import adaptive, adaptive_gradient
 

@@ -21,8 +21,7 @@ from numnorm.backends.cpu.xla.column_calls import (
 )
 from numnorm.jax.arrays import as_float_array, as_parameter
 from numnorm.jax.rows import compute_dtype, mapped, once
-from numnorm.jax.targets import call, call_python, target_of
-from numnorm.jax.varying import varying_like
+from numnorm.jax.targets import call, call_python, target_of, varying_like
 from numnorm.layouts import column_layout
 from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 

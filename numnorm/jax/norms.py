@@ -23,7 +23,7 @@ from numnorm.derived import (
 from numnorm.jax.arrays import as_float_array, as_parameter
 from numnorm.jax.passes import Pass, normalized_by_python
 from numnorm.jax.rows import RowNorm, normalize
-from numnorm.jax.varying import varying_like
+from numnorm.jax.targets import varying_like
 from numnorm.layouts import RowLayout
 from numnorm.norms.spec import COUNTING, RUNNING_OPTIONS, NormSpec, RowCall
 from numnorm.norms.weighted import check_broadcasts
@@ -158,8 +158,9 @@ def _by_python(
     for name in ("where", "weights"):
         if name in counting:
             arrays[name] = jnp.asarray(counting.pop(name))
-    if "where" in arrays:
-        check_broadcasts("where", arrays["where"].shape, x.shape)
+            own = spec.counts(options[spec.axis], x.ndim).own if name == "weights" else None
+            if own is None or arrays[name].shape != tuple(x.shape[axis] for axis in own):
+                check_broadcasts(name, arrays[name].shape, x.shape)
     static = Pass(spec.name, tuple(arrays), statistic_shape, options | counting)
-    static.check(x)
+    static.check(arrays)
     return normalized_by_python(static, *arrays.values())

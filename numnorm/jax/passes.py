@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,9 +14,9 @@ from jax.custom_batching import sequential_vmap
 
 from numnorm.derived import parameters_of
 from numnorm.jax.rows import once
-from numnorm.jax.targets import call_python
-from numnorm.jax.varying import varying_like
+from numnorm.jax.targets import call_python, varying_like
 from numnorm.norms.declared import BY_NAME
+from numnorm.norms.weighted import weighted_input
 
 
 class Pass:
@@ -58,12 +59,23 @@ class Pass:
         options: dict[str, Any] = json.loads(self._key[-1])
         return {name: value for name, value in options.items() if name in names}
 
-    def check(self, x: Any) -> None:
-        """Raise for wrong options: the public function is called for an array without elements."""
+    def check(self, arrays: Mapping[str, Any]) -> None:
+        """Raise for wrong options and dtypes, as NumPy arrays without elements do."""
+        empty = {name: np.zeros((0,) * array.ndim, array.dtype) for name, array in arrays.items()}
         if self.spec.row_call is None:
             names = parameters_of(self.spec.forward)
             options = {name: value for name, value in self.options.items() if name in names}
-            self.spec.forward(np.empty((0,) * x.ndim), **options)
+            self.spec.forward(**empty, **options)
+            return
+        weighted_input(
+            self.spec.counts,
+            empty["x"],
+            self.options[self.spec.axis],
+            empty.get("where"),
+            empty.get("weights"),
+            self.options.get("nan_policy", "propagate"),
+            self.options.get("fill"),
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,146 +14,124 @@ from jax.custom_batching import custom_vmap
 from numnorm import rnn
 from numnorm.arguments import Shape, check_choice, check_eps, check_flag, check_shape
 from numnorm.array_types import CellNorm, LSTMVariant
+from numnorm.derived import derived, parameters_section, signature_for
 from numnorm.jax.arrays import as_float_array
 from numnorm.jax.rows import mapped, once
-from numnorm.jax.targets import call_python
-from numnorm.jax.varying import varying_like
-from numnorm.rnn.parameters import GRU, LSTM, Kind, checked, kind_of
+from numnorm.jax.targets import call_python, varying_like
+from numnorm.rnn.cells import CELLS, Cell
+from numnorm.rnn.parameters import KINDS, Kind, checked, kind_of
 from numnorm.rnn.results import GRUStates, LSTMStates
-from numnorm.rnn.specs import Spec, gru_spec, lstm_spec
-
-_NORMS = ("layer", "rms", "ada", None)
+from numnorm.rnn.specs import Spec
 
 
 class _Static(NamedTuple):
-    """The arguments of a call that are no arrays; `given` names the parameters that are arrays."""
+    """The arguments of a call that are no arrays; `names` are those of the parameters that are."""
 
-    kind: str
+    cell: str
     options: tuple[tuple[str, Any], ...]
     reverse: bool
     has_lengths: bool
     parameters: str
-    given: tuple[str, ...]
+    names: tuple[str, ...]
 
 
-def lstm(
-    x: Any,
-    parameters: Any,
-    h: Any = None,
-    c: Any = None,
-    *,
-    norm: CellNorm | None = "layer",
-    variant: LSTMVariant = "paper",
-    eps: float = 1e-5,
-    lengths: Any = None,
-    batch_first: bool = False,
-    reverse: bool = False,
-) -> LSTMStates:
-    """Run a normalized LSTM over sequences.
+class _Types:
+    """The types of the arguments that are no arrays."""
 
-    Parameters
-    ----------
-    x : array_like (T, B, I)
-        T steps of B sequences; a dtype as for `layer_norm`.
-    parameters : numnorm.rnn.LSTMParameters or numnorm.rnn.ProjectedLSTMParameters
-        With arrays of JAX, or any others.
-    h, c : array_like (B, H), optional
-        The state and the cell before the first step. Default: 0.
-    norm : {"layer", "rms", "ada", None}, default "layer"
-        The norm, as for `numnorm.rnn.lstm`.
-    variant, eps, batch_first, reverse
-        As for `numnorm.rnn.lstm`.
-    lengths : array_like of int (B,), optional
-        The number of steps of each sequence. Default: T.
+    norm: CellNorm | None
+    variant: LSTMVariant
+    reset_after: bool
+    eps: float
+    batch_first: bool
+    reverse: bool
 
-    Returns
-    -------
-    LSTMStates
-        ``(y, h, c)``, of the dtype of x.
 
-    Raises
-    ------
-    TypeError, ValueError
-        As `layer_norm` does.
+# Arguments of the cells of `numnorm.rnn`, which has masks; a compiled function has none.
+_WITHOUT = "dropout", "recurrent_dropout", "zoneout", "rng"
 
-    Notes
-    -----
-    The backward pass runs the forward pass again. There are no dropout and no zoneout.
+_PARAMETERS = {
+    "x": """\
+x : array_like (T, B, I)
+    T steps of B sequences; a dtype as for `layer_norm`.""",
+    "parameters": """\
+parameters : {parameters}
+    With arrays of JAX, or any others.""",
+    "norm": """\
+norm : {{"layer", "rms", "ada", None}}, default "layer"
+    The norm, as for `numnorm.rnn.{name}`.""",
+    "lengths": """\
+lengths : array_like of int (B,), optional
+    The number of steps of each sequence. Default: T.""",
+}
 
-    Examples
-    --------
-    >>> import jax
-    >>> import numpy as np
-    >>> import numnorm.jax
-    >>> from numnorm import rnn
-    >>> parameters = rnn.lstm_init(3, 2, dtype="float32", rng=np.random.default_rng(0))
-    >>> y, h, c = numnorm.jax.lstm(jax.numpy.ones((5, 4, 3)), parameters)
-    >>> y.shape, h.shape
-    ((5, 4, 2), (4, 2))
-    """
-    spec = lstm_spec(check_choice("norm", norm, _NORMS), variant)
-    options = ("norm", norm), ("variant", variant), ("eps", check_eps(eps))
-    kind = kind_of(LSTM, parameters)
-    return LSTMStates(
-        *_run(kind, spec, options, x, parameters, (h, c), lengths, batch_first, reverse)
+_DOCSTRING = """{summary}
+
+{section}
+
+Returns
+-------
+{results}
+    ``(y, {outputs})``, of the dtype of x.
+
+Raises
+------
+TypeError, ValueError
+    As `layer_norm` does.
+
+Notes
+-----
+The backward pass runs the forward pass again. There are no dropout and no zoneout.
+
+Examples
+--------
+>>> import jax
+>>> import numpy as np
+>>> import numnorm.jax
+>>> from numnorm import rnn
+>>> parameters = rnn.{name}_init(3, 2, dtype="float32", rng=np.random.default_rng(0))
+>>> y, {outputs} = numnorm.jax.{name}(jax.numpy.ones((5, 4, 3)), parameters)
+>>> y.shape, h.shape
+((5, 4, 2), (4, 2))
+"""
+
+
+def _cell(cell: Cell) -> Callable[..., Any]:
+    """Return a cell for arrays of JAX."""
+    kind = cell.kind
+    make_results = inspect.signature(cell.call).return_annotation
+    types = inspect.get_annotations(_Types)
+    signature = signature_for(cell.call, types, make_results.__name__, _WITHOUT)
+    of_kind = [f"numnorm.rnn.{k.parameters.__name__}" for k in KINDS if k.name == kind.name]
+    words = {"name": kind.name, "parameters": " or ".join(of_kind)}
+    own = {name: text.format(**words) for name, text in _PARAMETERS.items()}
+    docstring = _DOCSTRING.format(
+        name=kind.name,
+        summary=(inspect.getdoc(cell.call) or "").partition("\n")[0],
+        section=parameters_section(cell.call, signature.parameters, own),
+        results=make_results.__name__,
+        outputs=", ".join(kind.states),
     )
 
+    def run(
+        x: Any,
+        parameters: Any,
+        *states: Any,
+        eps: Any,
+        lengths: Any,
+        batch_first: Any,
+        reverse: Any,
+        **choices: Any,
+    ) -> Any:
+        check_choice("norm", choices["norm"], kind.options["norm"])
+        spec = kind.make_spec(*choices.values())
+        # As Python's own objects, which the key of a compiled function needs.
+        options = dict(zip(kind.options, kind.choices_of(spec), strict=True))
+        options["eps"] = check_eps(eps)
+        exact = kind_of(kind, parameters)
+        results = _run(exact, spec, options, x, parameters, states, lengths, batch_first, reverse)
+        return make_results(*results)
 
-def gru(
-    x: Any,
-    parameters: Any,
-    h: Any = None,
-    *,
-    norm: CellNorm | None = "layer",
-    reset_after: bool = True,
-    eps: float = 1e-5,
-    lengths: Any = None,
-    batch_first: bool = False,
-    reverse: bool = False,
-) -> GRUStates:
-    """Run a normalized gated recurrent unit over sequences.
-
-    Parameters
-    ----------
-    x : array_like (T, B, I)
-        T steps of B sequences; a dtype as for `layer_norm`.
-    parameters : numnorm.rnn.GRUParameters
-        With arrays of JAX, or any others.
-    h : array_like (B, H), optional
-        The state before the first step. Default: 0.
-    norm, reset_after, eps, batch_first, reverse
-        As for `numnorm.rnn.gru`.
-    lengths : array_like of int (B,), optional
-        The number of steps of each sequence. Default: T.
-
-    Returns
-    -------
-    GRUStates
-        ``(y, h)``, of the dtype of x.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `layer_norm` does.
-
-    Notes
-    -----
-    The backward pass runs the forward pass again. There are no dropout and no zoneout.
-
-    Examples
-    --------
-    >>> import jax
-    >>> import numpy as np
-    >>> import numnorm.jax
-    >>> from numnorm import rnn
-    >>> parameters = rnn.gru_init(3, 2, dtype="float32", rng=np.random.default_rng(0))
-    >>> y, h = numnorm.jax.gru(jax.numpy.ones((5, 4, 3)), parameters)
-    >>> y.shape, h.shape
-    ((5, 4, 2), (4, 2))
-    """
-    spec = gru_spec(check_choice("norm", norm, _NORMS), reset_after)
-    options = ("norm", norm), ("reset_after", bool(reset_after)), ("eps", check_eps(eps))
-    return GRUStates(*_run(GRU, spec, options, x, parameters, (h,), lengths, batch_first, reverse))
+    return derived(globals(), kind.name, signature, run, docstring)
 
 
 class _Tracing:
@@ -166,7 +146,7 @@ class _Tracing:
 def _run(
     kind: Kind,
     spec: Spec,
-    options: tuple[tuple[str, Any], ...],
+    options: dict[str, Any],
     x: Any,
     parameters: Any,
     states: tuple[Any, ...],
@@ -177,23 +157,29 @@ def _run(
     x = as_float_array("x", x)
     if x.ndim != 3:
         raise ValueError(f"x must have shape (T, B, I), got {x.shape}")
-    batch_first, reverse = check_flag("batch_first", batch_first), check_flag("reverse", reverse)
+    batch_first = check_flag("batch_first", batch_first)
+    reverse = check_flag("reverse", reverse)
     x = x.swapaxes(0, 1) if batch_first else x
     backend: Any = _Tracing()
-    given = checked(kind, parameters, spec, x, backend, x.shape[2])
-    wide, outer = given.weight_h.shape
-    widths = outer, wide // kind.gates
+    ready = checked(kind, parameters, spec, x, backend, x.shape[2])
+    wide, outer = ready.weight_h.shape
+    widths = outer, wide // len(kind.gates)
     states = tuple(
         _state(name, value, (x.shape[1], width), x)
         for name, value, width in zip(kind.states, states, widths, strict=False)
     )
     if lengths is not None:
         lengths = _checked_lengths(lengths, x.shape[1])
-    names = tuple(name for name, value in given._asdict().items() if value is not None)
+    present = {name: value for name, value in ready._asdict().items() if value is not None}
     static = _Static(
-        kind.name, options, reverse, lengths is not None, kind.parameters.__name__, names
+        kind.name,
+        tuple(options.items()),
+        reverse,
+        lengths is not None,
+        kind.parameters.__name__,
+        tuple(present),
     )
-    y, *last = _jitted(static, x, states, lengths, tuple(getattr(given, n) for n in names))
+    y, *last = _jitted(static, x, states, lengths, tuple(present.values()))
     return (y.swapaxes(0, 1) if batch_first else y, *last)
 
 
@@ -215,44 +201,47 @@ def _checked_lengths(lengths: Any, batch: int) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _jitted(static: _Static, x: Any, states: Any, lengths: Any, parameters: Any) -> Any:
-    given = jax.tree.map(lambda a: a[None], ((x, *states), lengths, parameters))
-    results = _cells(static, *varying_like(given, given))
+    arrays = jax.tree.map(lambda a: a[None], ((x, *states), lengths, parameters))
+    results = _cells(static, *varying_like(arrays, arrays))
     return tuple(a[0] for a in results)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _cells(static: _Static, first: Any, lengths: Any, parameters: Any) -> Any:
     """Return y and the last states of groups of sequences, from x and the first states."""
-    given = () if lengths is None else (lengths,)
-    return _forward_of(static, len(first))(*first, *given, *parameters)
+    forward = _forward_of(static, len(first))
+    return forward(*first, *_if_given(lengths), *parameters)
 
 
 def _cells_forward(static: _Static, first: Any, lengths: Any, parameters: Any) -> Any:
-    given = () if lengths is None else (lengths,)
-    results = once(_forward_of(static, len(first)))(*first, *given, *parameters)
-    return results, (first, lengths, parameters)
+    forward = once(_forward_of(static, len(first)))
+    return forward(*first, *_if_given(lengths), *parameters), (first, lengths, parameters)
 
 
 def _cells_backward(static: _Static, saved: Any, gradients: Any) -> Any:
     first, lengths, parameters = saved
-    given = () if lengths is None else (lengths,)
     backward = once(_backward_of(static, len(first)))
-    results = backward(*gradients, *first, *given, *parameters)
+    results = backward(*gradients, *first, *_if_given(lengths), *parameters)
     return results[: len(first)], None, results[len(first) :]
 
 
 _cells.defvjp(_cells_forward, _cells_backward)
 
 
+def _if_given(lengths: Any) -> tuple[Any, ...]:
+    return () if lengths is None else (lengths,)
+
+
 @functools.lru_cache(maxsize=1024)
 def _forward_of(static: _Static, count: int) -> Any:
     """Return the function of x, the first states, lengths and parameters, for groups of them."""
-    arrays = count + static.has_lengths
+    sequences = count + static.has_lengths
 
     @custom_vmap
-    def forward(*given: Any) -> Any:
-        x, *others = given[:arrays]
-        parameters, groups, batch = given[arrays:], len(x), x.shape[2]
+    def forward(*arrays: Any) -> Any:
+        x, *others = arrays[:sequences]
+        parameters = arrays[sequences:]
+        groups, batch = len(x), x.shape[2]
         if len(parameters[0]) == 1:  # one batch of the sequences of all groups
             x = jnp.moveaxis(x, 0, 1)
             x = x.reshape(1, x.shape[0], groups * batch, x.shape[3])
@@ -265,22 +254,22 @@ def _forward_of(static: _Static, count: int) -> Any:
             y = jnp.moveaxis(y.reshape(y.shape[1], groups, batch, y.shape[3]), 1, 0)
         return y, *(a.reshape(groups, batch, a.shape[2]) for a in last)
 
-    return mapped(forward, arrays)
+    return mapped(forward, sequences)
 
 
 @functools.lru_cache(maxsize=1024)
 def _backward_of(static: _Static, count: int) -> Any:
     """Return the function of the gradients of the results and of what `_forward_of` takes."""
-    arrays = 2 * count + static.has_lengths
+    sequences = 2 * count + static.has_lengths
 
     @custom_vmap
-    def backward(*given: Any) -> Any:
-        groups = len(given[0])
-        like = *given[count : 2 * count], *given[arrays:]
+    def backward(*arrays: Any) -> Any:
+        groups = len(arrays[0])
+        like = *arrays[count : 2 * count], *arrays[sequences:]
         results = [jax.ShapeDtypeStruct((groups, *a.shape[1:]), a.dtype) for a in like]
-        return tuple(_call(backward_pass, static, results, *given))
+        return tuple(_call(backward_pass, static, results, *arrays))
 
-    return mapped(backward, arrays)
+    return mapped(backward, sequences)
 
 
 def _call(function: Any, static: _Static, results: Any, *arrays: Any) -> Any:
@@ -288,36 +277,40 @@ def _call(function: Any, static: _Static, results: Any, *arrays: Any) -> Any:
     return call_python(function, results, *arrays, **options)
 
 
-def _taken(arguments: list[Any], states: int, g: int, how: dict[str, Any]) -> tuple[Any, Any]:
+def _taken(arguments: list[Any], cell: Cell, g: int, how: dict[str, Any]) -> tuple[Any, Any]:
     """Return the positional and the keyword arguments of a forward pass of group g."""
-    arrays = [array[g % len(array)] for array in arguments]
-    first, others = arrays[: 1 + states], arrays[1 + states :]
+    x, *others = (array[g % len(array)] for array in arguments)
+    count = len(cell.kind.states)
+    states = others[:count]
+    others = others[count:]
     lengths = others.pop(0) if how["has_lengths"] else None
-    parameters = getattr(rnn, how["parameters"])(**dict(zip(how["given"], others, strict=True)))
-    x, *given = first
+    parameters = getattr(rnn, how["parameters"])(**dict(zip(how["names"], others, strict=True)))
     options = how["options"] | {"lengths": lengths, "reverse": how["reverse"]}
-    return (x, parameters, *given), options
+    return (x, parameters, *states), options
 
 
 def forward_pass(arguments: list[Any], results: list[Any], **how: Any) -> None:
     """Store y and the last states of each group."""
-    states = 2 if how["kind"] == "lstm" else 1
+    cell = CELLS[how["cell"]]
     for g in range(len(results[0])):
-        given, options = _taken(arguments, states, g, how)
-        computed = getattr(rnn, how["kind"])(*given, **options)
-        for target, result in zip(results, computed, strict=True):
+        arrays, options = _taken(arguments, cell, g, how)
+        for target, result in zip(results, cell.call(*arrays, **options), strict=True):
             target[g] = result
 
 
 def backward_pass(arguments: list[Any], results: list[Any], **how: Any) -> None:
     """Store the gradients of x, the first states and the parameters of each group."""
-    kind, states = how["kind"], 2 if how["kind"] == "lstm" else 1
+    cell = CELLS[how["cell"]]
+    count = 1 + len(cell.kind.states)
     for g in range(len(results[0])):
-        dy, *last = (array[g] for array in arguments[: 1 + states])
-        given, options = _taken(arguments[1 + states :], states, g, how)
-        saved = getattr(rnn, f"{kind}_forward")(*given, **options).saved
-        gradients = getattr(rnn, f"{kind}_backward")(dy, saved, *last)
-        *first, parameters = gradients
-        flat = [*first, *(getattr(parameters, name) for name in how["given"])]
+        dy, *last = (array[g] for array in arguments[:count])
+        arrays, options = _taken(arguments[count:], cell, g, how)
+        saved = cell.forward(*arrays, **options).saved
+        *first, parameters = cell.backward(dy, saved, *last)
+        flat = [*first, *(getattr(parameters, name) for name in how["names"])]
         for target, gradient in zip(results, flat, strict=True):
             target[g] = gradient
+
+
+lstm: Callable[..., LSTMStates] = _cell(CELLS["lstm"])
+gru: Callable[..., GRUStates] = _cell(CELLS["gru"])

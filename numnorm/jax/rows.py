@@ -12,8 +12,7 @@ from jax.custom_batching import custom_vmap
 
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.cpu.xla.row_calls import backward_call, forward_call
-from numnorm.jax.targets import call, target_of
-from numnorm.jax.varying import varying_like
+from numnorm.jax.targets import call, target_of, varying_like
 from numnorm.layouts import RowLayout
 
 

@@ -19,7 +19,36 @@ import jax.ffi
 from numnorm.backends.cpu.xla import frames
 from numnorm.backends.cpu.xla.handlers import python_handler
 from numnorm.backends.sources import JAX as SOURCES
-from numnorm.jax.varying import varying_like
+
+# The axes of a mesh over which an array varies inside `jax.shard_map`
+
+
+def varying_like(arrays: Any, others: Any) -> Any:
+    """Return a tree of arrays that also vary over each axis over which one of `others` varies.
+
+    No element changes. Where a gradient flows back, JAX sums it over the axes that were added.
+    """
+    axes = frozenset[Any]().union(*map(_axes, jax.tree.leaves(others)))
+    return jax.tree.map(lambda array: _varying(array, axes), arrays)
+
+
+def _axes(array: Any) -> frozenset[Any]:
+    kind = jax.typeof(array)
+    if hasattr(kind, "mat"):  # since JAX 0.10
+        return frozenset(kind.mat.varying)
+    # Before JAX 0.6 types had no axes, and `shard_map` refused foreign functions unless told not
+    # to check.
+    return frozenset(getattr(kind, "vma", ()))
+
+
+def _varying(array: Any, axes: frozenset[Any]) -> Any:
+    missing = tuple(axes - _axes(array))
+    if not missing:
+        return array
+    if hasattr(jax.lax, "pcast"):  # since JAX 0.8
+        return jax.lax.pcast(array, missing, to="varying")
+    return jax.lax.pvary(array, missing)
+
 
 # XLA's message for another device quotes the name.
 _PREFIX = "numnorm.jax_runs_on_the_CPU_only"

@@ -6,12 +6,12 @@ from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import Axis, Shape, check_choice, check_eps, check_flag, check_number
+from numnorm.array_likes import any_lazy, lazily
 from numnorm.array_types import Array, ArrayLike, EpsIn, Input, Integer, NanPolicy, Number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
-from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.results import Normalized
 from numnorm.norms.spec import Example, NormSpec, RowCall
 from numnorm.norms.standard import check_ddof

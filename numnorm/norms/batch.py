@@ -21,15 +21,14 @@ from numnorm.arguments import (
     check_number,
     result_dtype,
 )
-from numnorm.array_likes import as_plain_array
+from numnorm.array_likes import any_lazy, as_plain_array, lazily
 from numnorm.array_types import Array, ArrayLike, Convention, Input, NanPolicy, Number
 from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.backend import BlockMoments, ColumnBackend
 from numnorm.backends.contract.norms import ChannelSums, Detached
 from numnorm.keywords import unexpected
 from numnorm.layouts import ColumnLayout, column_layout, normalized_axes
-from numnorm.lazy_arrays import any_lazy, lazily
-from numnorm.norms.channel_axes import channel_axes, merged_shape
+from numnorm.norms.axes import channel_axes, merged_shape
 from numnorm.norms.labels import gradients_by_label, moments_by_label, normalized_by_label
 from numnorm.norms.moments import GroupMoments, Moments, check_moments, has_counts
 from numnorm.norms.results import Gradients, Normalized

@@ -8,14 +8,20 @@ from typing import Any, Generic, NamedTuple, Never
 import numpy as np
 
 from numnorm.arguments import Shape, brief, check_integer, check_shape
-from numnorm.array_likes import as_plain_array, check_out, is_on_device, writable_view
+from numnorm.array_likes import (
+    any_lazy,
+    as_plain_array,
+    check_out,
+    is_on_device,
+    lazily,
+    results_like,
+    writable_view,
+)
 from numnorm.array_types import Array, ArrayLike, Input, Integer, NanPolicy, Number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import scaling_by
-from numnorm.host_libraries import results_like
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
-from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.spec import Example, NormSpec, RowCall
 from numnorm.norms.weighted import Counting, checked_counting, fills, of_rows
 

@@ -6,11 +6,11 @@ from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import check_eps, check_flag, check_integer, check_number
+from numnorm.array_likes import any_lazy, lazily
 from numnorm.array_types import Array, ArrayLike, Input, Integer, NanPolicy, Number
 from numnorm.backends.contract.moving import Decay, ExponentialState, decay_by
 from numnorm.keywords import unexpected
-from numnorm.lazy_arrays import any_lazy, lazily
-from numnorm.norms.resolve_axis import resolve_moving
+from numnorm.norms.axes import resolve_moving
 from numnorm.norms.results import Normalized
 from numnorm.norms.spec import Example, NormSpec
 from numnorm.norms.weighted import of_steps, weighted_input

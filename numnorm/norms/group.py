@@ -6,12 +6,12 @@ from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import Shape, check_eps
+from numnorm.array_likes import any_lazy, lazily
 from numnorm.array_types import Array, ArrayLike, Input, Integer, NanPolicy, Number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Norm, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import group_layout
-from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.results import Gradients, Normalized
 from numnorm.norms.spec import Example, NormSpec, RowCall

@@ -8,12 +8,12 @@ from typing import Any, Literal, Never
 import numpy as np
 
 from numnorm.arguments import Shape, check_eps, check_flag
+from numnorm.array_likes import any_lazy, lazily
 from numnorm.array_types import Array, ArrayLike, Convention, Input, Integer, NanPolicy, Number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Scaling, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, column_layout, instance_layout
-from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized

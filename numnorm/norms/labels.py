@@ -9,9 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import check_shape
-from numnorm.array_likes import as_plain_array, changes_other_elements, check_out, writable_view
+from numnorm.array_likes import (
+    as_plain_array,
+    changes_other_elements,
+    check_out,
+    results_like,
+    statistics_like,
+    writable_view,
+)
 from numnorm.backends import backend_for
-from numnorm.host_libraries import results_like, statistics_like
 from numnorm.layouts import normalized_axes
 from numnorm.norms.moments import GroupMoments, Moments, rows_of
 from numnorm.norms.results import Gradients, Normalized

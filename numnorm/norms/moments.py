@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import check_integer, check_shape
-from numnorm.array_likes import as_plain_array, is_on_device
+from numnorm.array_likes import any_lazy, as_plain_array, is_on_device, lazy_twin
 from numnorm.array_types import Integer
 from numnorm.backends import backend_for
-from numnorm.lazy_arrays import any_lazy, lazy_twin
 
 
 class Moments(NamedTuple):

@@ -6,13 +6,13 @@ from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import Axis, Shape, check_eps
+from numnorm.array_likes import any_lazy, lazily
 from numnorm.array_types import Array, ArrayLike, Input, NanPolicy, Number
 from numnorm.backends.contract.norms import Detached, Norm, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import row_layout
-from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.affine import GAIN
-from numnorm.norms.resolve_axis import resolve_axis
+from numnorm.norms.axes import resolve_axis
 from numnorm.norms.results import RmsGradients, RmsNormalized
 from numnorm.norms.spec import Example, NormSpec, RowCall
 from numnorm.norms.weighted import of_rows, weighted_input

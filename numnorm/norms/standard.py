@@ -6,12 +6,12 @@ from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import Axis, Shape, check_integer
+from numnorm.array_likes import any_lazy, lazily
 from numnorm.array_types import Array, ArrayLike, Input, Integer, NanPolicy, Number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
-from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.layer import LAYER
 from numnorm.norms.results import Normalized
 from numnorm.norms.spec import Example, NormSpec, RowCall

@@ -6,12 +6,12 @@ from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import Axis, Shape
+from numnorm.array_likes import any_lazy, lazily
 from numnorm.array_types import Array, ArrayLike, Input, NanPolicy, Number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Names, Norm, Scaling, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, vector_layout
-from numnorm.lazy_arrays import any_lazy, lazily
 from numnorm.norms.affine import GAIN
 from numnorm.norms.results import WeightGradients, WeightNormalized
 from numnorm.norms.spec import Example, NormSpec, RowCall

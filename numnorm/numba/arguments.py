@@ -71,13 +71,16 @@ def check_integer(name: str, kind: Any) -> None:
         raise wrong(name, "an int", kind)
 
 
+def value_of(kind: Any) -> Any:
+    """Return the value of a literal and of None; of others the type."""
+    if isinstance(kind, types.Literal):
+        return kind.literal_value
+    return None if isinstance(kind, types.NoneType) else kind
+
+
 def choice_of(name: str, kind: Any, choices: tuple[Any, ...]) -> Any:
     """Return the value of an argument that must be a literal: a string, None, True or False."""
-    value = kind
-    if isinstance(kind, types.Literal):
-        value = kind.literal_value
-    elif isinstance(kind, types.NoneType):
-        value = None
+    value = value_of(kind)
     if isinstance(value, types.Type) or value not in choices:
         listed = ", ".join(map(repr, choices[:-1])) + f" or {choices[-1]!r}"
         got = "a value known only at run time" if isinstance(value, types.Type) else repr(value)
@@ -87,12 +90,11 @@ def choice_of(name: str, kind: Any, choices: tuple[Any, ...]) -> Any:
 
 def literal_of(kind: Any) -> Any:
     """Return the value of an int or a tuple of ints that the compiler knows, else None."""
-    if isinstance(kind, types.Literal):
-        kind = kind.literal_value
-    if isinstance(kind, types.BaseTuple | tuple):
-        members = tuple(map(literal_of, kind))
+    value = value_of(kind)
+    if isinstance(value, types.BaseTuple | tuple):
+        members = tuple(map(literal_of, value))
         return None if None in members else members
-    return kind if isinstance(kind, int) else None
+    return value if isinstance(value, int) else None
 
 
 def check_flag(name: str, kind: Any) -> None:

@@ -85,15 +85,15 @@ def _dtypes(
     norm: Norm, rows: Rows, dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, out: Any
 ) -> tuple[Any, Any, Any]:
     """Check types; return the dtypes of dx, of the computation, and of the gradient of gamma."""
-    names, own = norm.names, real_of(norm.names.x, x)
-    check_array(names.dy, dy, x.ndim, f"the shape of {names.x}", optional=False)
+    names, own = norm.names, real_of("x", x)
+    check_array("dy", dy, x.ndim, "the shape of x", optional=False)
     check_out(out, x, own)
     meaning = "one value for each row"
     check_array(names.rstd, rstd, rows.statistic_ndim, meaning, optional=False)
     if norm.formula.centred:
         check_array("mean", mean, rows.statistic_ndim, meaning, optional=False)
     # The dtype that holds all digits of dy and x.
-    real = np.float64 if np.float64 in (own, real_of(names.dy, dy)) else np.float32
+    real = np.float64 if np.float64 in (own, real_of("dy", dy)) else np.float32
     if norm.parameters == 0:
         return own, real, real
     return own, real, check_array(names.gamma, gamma, rows.parameter_ndim, rows.meaning) or own
@@ -114,8 +114,6 @@ def make_backward(
     enter = make_by_variant(
         lambda ndim: _make_enter(norm, real, given, in_kernel, ndim), rows.variants
     )
-    dy_error = f"{names.dy} must have the shape of {names.x}"
-    out_error = f"out must have the shape of {names.x}"
     mean_error = "mean must have one value for each row"
     rstd_error = f"{names.rstd} must have one value for each row"
     gamma_error = f"{names.gamma} must have the shape of {rows.meaning}"
@@ -124,9 +122,9 @@ def make_backward(
     def backward(dy, x, mean, rstd, gamma, beta, layout, numbers, out):
         order, size, segments, statistic_shape, parameter_shape, by_channel = layout
         if not has_shape(dy, x.shape):
-            raise ValueError(dy_error)
+            raise ValueError("dy must have the shape of x")
         if not has_shape(out, x.shape):
-            raise ValueError(out_error)
+            raise ValueError("out must have the shape of x")
         if not has_shape(mean, statistic_shape):
             raise ValueError(mean_error)
         if not has_shape(rstd, statistic_shape):

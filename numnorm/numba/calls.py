@@ -16,7 +16,7 @@ from typing import Any
 from numba.core import errors, ir
 from numba.core.rewrites import Rewrite, register_rewrite
 
-from numnorm.numba.homes import HOMES
+from numnorm.numba.homes import HOMES, NORMS
 
 _DROPS_KEYWORDS = sys.version_info < (3, 13)
 
@@ -75,7 +75,7 @@ def _check_is_compiled(function: Any, call: Any) -> None:
     for module, prefix in (("numnorm.public", ""), ("numnorm.rnn", "rnn.")):
         name = prefix + function.__name__
         is_public = getattr(sys.modules.get(module), function.__name__, None) is function
-        if is_public and name not in HOMES:
+        if is_public and name not in HOMES and name not in NORMS:
             raise errors.UnsupportedError(
                 f"numnorm.{name} is not compiled: call it outside of compiled functions, or in a "
                 "block `with numba.objmode(...)`",

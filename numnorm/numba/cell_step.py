@@ -5,29 +5,34 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.backends.contract.recurrent import CellSpec
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_function, overloaded
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
-from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
-from numnorm.backends.cpu.memory.borrowed import as_flat, make_scratch, shaped, window
+from numnorm.backends.cpu.memory.kernel_arrays import (
+    as_flat,
+    make_aligned_zeros,
+    make_scratch,
+    release,
+    shaped,
+    window,
+)
 from numnorm.backends.cpu.recurrent.cells import KINDS
-from numnorm.backends.cpu.recurrent.kernels.forward import make_forward
+from numnorm.backends.cpu.recurrent.kernels import make_forward
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.simd.optional import present
 from numnorm.numba.packed import weights_of
-from numnorm.rnn.specs import Spec, gru_spec, lstm_spec, projected, rnn_spec
+from numnorm.rnn.cells import CELLS
+from numnorm.rnn.specs import projected
 
-_SPECS: dict[str, Callable[..., Spec]] = {"lstm": lstm_spec, "gru": gru_spec, "rnn": rnn_spec}
 
-
-def spec_of(cell: str, choices: tuple[Any, ...], projects: bool = False) -> Spec:
-    """Return the spec of a cell with these options."""
-    spec = _SPECS[cell](*choices)
-    return projected(spec) if projects else spec
+def _spec(cell: str, choices: tuple[Any, ...], projects: bool) -> CellSpec:
+    spec = CELLS[cell].kind.make_spec(*choices)
+    return (projected(spec) if projects else spec).cell
 
 
 def forward_kernel(cell: str, choices: tuple[Any, ...], projects: bool, dtype: str) -> Kernel:
     """Return the forward kernel of a cell."""
-    spec = spec_of(cell, choices, projects).cell
+    spec = _spec(cell, choices, projects)
     return make_forward(KINDS[type(spec)], spec, element_type_of(np.dtype(dtype)))
 
 
@@ -37,12 +42,13 @@ def step_function(cell: str, choices: tuple[Any, ...], projects: bool, dtype: st
     All arrays have an axis for the batch; c is None without a cell. The kernel gets what
     `passes.prepared` gives it.
     """
-    spec = spec_of(cell, choices, projects).cell
+    spec = _spec(cell, choices, projects)
     kind = KINDS[type(spec)]
     call = _make_call(forward_kernel, (cell, choices, projects, dtype))
     gates, ((_, first), (_, second)) = kind.gates, kind.norms(spec, 1)
     # True or None, as `present` takes them.
-    has_cell, uses_outputs = cell == "lstm" or None, projects or None
+    has_cell = "c" in CELLS[cell].kind.states or None
+    uses_outputs = projects or None
     each, apart = kind.norms_each_product(spec) or None, kind.keeps_cell_apart(spec) or None
     uses_inner = has_cell or apart
     integer, number = make_scratch(np.int64, 1), make_scratch(np.float64, 1)

@@ -1,5 +1,6 @@
 """One step of a recurrent cell in nopython code."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ from numba.core.errors import TypingError
 from numba.typed.typedobjectutils import _nonoptional
 
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
+from numnorm.derived import derived
 from numnorm.numba.arguments import (
     check_array,
     check_number,
@@ -18,79 +20,60 @@ from numnorm.numba.arguments import (
 )
 from numnorm.numba.arrays import assign, empty, has_shape, make_named, types, viewed
 from numnorm.numba.arrays import packed as contiguous
-from numnorm.numba.cell_step import spec_of, step_function
+from numnorm.numba.cell_step import step_function
 from numnorm.numba.helpers import helper
 from numnorm.numba.outputs import fill
 from numnorm.numba.packed import PackedType
-from numnorm.rnn.parameters import PROJECTED_LSTM
+from numnorm.numba.signatures import as_compiled
+from numnorm.rnn.cells import CELLS, Cell
+from numnorm.rnn.parameters import PROJECTED_LSTM, Kind
 from numnorm.rnn.results import LSTMState
 
 _FLOATS = types.float32, types.float64
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "norm": ("layer", "rms", "ada", None),
-    "variant": ("paper", "normalized_cell", "per_gate", "cell_only"),
-    "reset_after": (True, False),
-    "nonlinearity": ("tanh", "relu"),
-}
 
 
-def lstm_cell(x, parameters, h=None, c=None, *, norm="layer", variant="paper", eps=1e-5, **others):
-    """Return what compiles calls of `numnorm.rnn.lstm_cell` with arguments of these types."""
-    choices, states = {"norm": norm, "variant": variant}, {"h": h, "c": c}
-    take, named = _make_take("lstm", x, parameters, states, choices, eps, others), _state_of_lstm
+def _step_of(cell: Cell) -> Callable[..., Any]:
+    """Return what compiles calls of the step of a cell with arguments of certain types."""
+    kind = cell.kind
+    signature = inspect.signature(cell.step)
+    compiled = signature.replace(
+        parameters=[as_compiled(p) for p in signature.parameters.values()],
+        return_annotation=signature.empty,
+    )
+    unused = {*signature.parameters} - {"x", "parameters", *kind.states, "eps"}
 
-    def step(
-        x, parameters, h=None, c=None, norm="layer", variant="paper", eps=1e-5,
-        dropout=0.0, recurrent_dropout=0.0, zoneout=0.0, rng=None,
-    ):  # fmt: skip
-        return named(take(x, parameters, h, c, eps))
+    def make_step(
+        x: Any, parameters: Any, *states: Any, eps: Any, **others: Any
+    ) -> Callable[..., Any]:
+        of_states = dict(zip(kind.states, states, strict=True))
+        choices = {name: others.pop(name) for name in kind.options}
+        take = _make_take(kind, x, parameters, of_states, choices, eps, others)
+        if "c" in kind.states:
+            run = helper(lambda x, parameters, h, c, eps: _named(take(x, parameters, h, c, eps)))
+        else:
+            run = helper(lambda x, parameters, h, eps: take(x, parameters, h, None, eps)[0])
+        return derived(globals(), "step", compiled, run, without=unused)
 
-    return step
-
-
-def gru_cell(x, parameters, h=None, *, norm="layer", reset_after=True, eps=1e-5, **others):
-    """Return what compiles calls of `numnorm.rnn.gru_cell` with arguments of these types."""
-    choices = {"norm": norm, "reset_after": reset_after}
-    take = _make_take("gru", x, parameters, {"h": h}, choices, eps, others)
-
-    def step(
-        x, parameters, h=None, norm="layer", reset_after=True, eps=1e-5,
-        dropout=0.0, recurrent_dropout=0.0, zoneout=0.0, rng=None,
-    ):  # fmt: skip
-        return take(x, parameters, h, None, eps)[0]
-
-    return step
-
-
-def rnn_cell(x, parameters, h=None, *, norm="layer", nonlinearity="tanh", eps=1e-5, **others):
-    """Return what compiles calls of `numnorm.rnn.rnn_cell` with arguments of these types."""
-    choices = {"norm": norm, "nonlinearity": nonlinearity}
-    take = _make_take("rnn", x, parameters, {"h": h}, choices, eps, others)
-
-    def step(
-        x, parameters, h=None, norm="layer", nonlinearity="tanh", eps=1e-5,
-        dropout=0.0, recurrent_dropout=0.0, zoneout=0.0, rng=None,
-    ):  # fmt: skip
-        return take(x, parameters, h, None, eps)[0]
-
-    return step
+    name = cell.step.__name__
+    docstring = f"Return what compiles calls of `numnorm.rnn.{name}` with arguments of these types."
+    return derived(globals(), name, signature, make_step, docstring)
 
 
-_state_of_lstm = make_named(LSTMState)
+_named = make_named(LSTMState)
 
 
 def _check(
-    cell: str, x: Any, packed: Any, states: dict[str, Any], eps: Any, others: dict[str, Any]
+    kind: Kind, x: Any, packed: Any, states: dict[str, Any], eps: Any, others: dict[str, Any]
 ) -> None:
     """Raise unless compiled code can use arguments of these types."""
-    if not isinstance(packed, PackedType) or packed.kind.name != cell:
-        raise wrong("parameters", f"what {cell}_pack returned", packed)
+    if not isinstance(packed, PackedType) or packed.kind.name != kind.name:
+        raise wrong("parameters", f"what {kind.name}_pack returned", packed)
     if not (isinstance(x, types.Array) and x.ndim in (1, 2) and x.dtype == packed.dtype):
         raise wrong("x", f"an array (B, I) or (I,) of {packed.dtype}, as packed", x)
     for name, state in states.items():
-        kind = state.type if isinstance(state, types.Optional) else state
-        if check_array(name, kind, x.ndim, "as x has") and kind.dtype not in _FLOATS:
-            raise wrong(name, "an array of float32 or float64", kind)
+        array = state.type if isinstance(state, types.Optional) else state
+        if check_array(name, array, x.ndim, "as x has") and array.dtype not in _FLOATS:
+            raise wrong(name, "an array of float32 or float64", array)
     check_number("eps", eps)
     for name, value in others.items():
         if isinstance(value, types.Type) and not is_none(value):
@@ -98,7 +81,7 @@ def _check(
 
 
 def _make_take(
-    cell: str,
+    kind: Kind,
     x: Any,
     packed: Any,
     states: dict[str, Any],
@@ -107,15 +90,17 @@ def _make_take(
     others: dict[str, Any],
 ) -> Callable[..., Any]:
     """Return a compiled ``take(x, packed, h, c, eps)``: the new h and c, which may be None."""
-    _check(cell, x, packed, states, eps, others)
-    choices = tuple(choice_of(name, kind, _CHOICES[name]) for name, kind in options.items())
-    if packed.spec != spec_of(cell, choices):
+    _check(kind, x, packed, states, eps, others)
+    choices = tuple(choice_of(name, options[name], of) for name, of in kind.options.items())
+    if packed.spec != kind.make_spec(*choices):
         raise TypingError(f"parameters must be packed for the same {' and '.join(options)}")
-    has_cell, batched, real = "c" in states, x.ndim == 2, np.dtype(packed.dtype.name).type
-    source = cell, choices, packed.kind.parameters is PROJECTED_LSTM.parameters, real.__name__
+    has_cell = "c" in states
+    batched = x.ndim == 2
+    real = np.dtype(packed.dtype.name).type
+    source = kind.name, choices, packed.kind.parameters is PROJECTED_LSTM.parameters, real.__name__
     matrix = types.Array(packed.dtype, 2, "C")
-    kinds = matrix, matrix, matrix if has_cell else types.none, packed, types.float64
-    call = make_call_of(Source(step_function, source, kinds))
+    of_arguments = matrix, matrix, matrix if has_cell else types.none, packed, types.float64
+    call = make_call_of(Source(step_function, source, of_arguments))
     new_h = _make_new("h", states["h"], real)
     new_c = _make_new("c", states["c"], real) if has_cell else helper(lambda c, shape: c)
 
@@ -156,3 +141,8 @@ def _make_new(name: str, kind: Any, real: Any) -> Callable[..., Any]:
     if isinstance(kind, types.Optional):
         return helper(of_either)
     return zeros if is_none(kind) else copied
+
+
+lstm_cell = _step_of(CELLS["lstm"])
+gru_cell = _step_of(CELLS["gru"])
+rnn_cell = _step_of(CELLS["rnn"])

@@ -8,7 +8,7 @@ import numpy as np
 from numnorm.backends.cpu.columns import serial
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
 from numnorm.norms.batch import new_batch_weight
-from numnorm.norms.results import Gradients, Normalized
+from numnorm.norms.spec import NormSpec
 from numnorm.numba.arguments import (
     check_array,
     check_flag,
@@ -28,20 +28,20 @@ from numnorm.numba.arrays import (
     assign,
     empty,
     has_shape,
-    make_named,
     packed,
     types,
     viewed,
 )
 from numnorm.numba.helpers import helper
-from numnorm.numba.outputs import new_target, result
+from numnorm.numba.outputs import new_target, result, results_of
+from numnorm.numba.signatures import compiled_call
 
 Function = Callable[..., Any]
+Kinds = dict[str, Any]
 
 _CHANNELS = types.Array(types.float64, 1, "C")
 _SHAPE, _NUMBER = types.UniTuple(types.intp, 3), types.float64
 _OF_CHANNELS = "one number for each channel of x"
-_normalized, _gradients = make_named(Normalized), make_named(Gradients)
 
 
 @helper
@@ -210,42 +210,56 @@ def _by_training(training: Any, make: Callable[[bool], Function]) -> Function:
     return helper(lambda training, arguments: one(*arguments))
 
 
-def _make_normalized(
-    x: Any,
-    parameters: Any,
-    channel_axis: Any,
-    running: Any,
-    training: Any,
-    weights: Any,
-    unbiased: Any,
-    out: Any,
-) -> Function:
-    """Return a compiled function for the types of the arguments, which returns y, mean and rstd."""
+def make(spec: NormSpec, function: Function, kinds: Kinds) -> Function:
+    """Return what compiles a call of a function of batch norm with arguments of these types."""
+    names: tuple[str, ...] = _OF_GRADIENTS
+    if spec.is_backward(function):
+        run = _make_gradients(kinds)
+    else:
+        check_number("eps", kinds["eps"])
+        run = _make_normalized(kinds)
+        names = _OF_NORMALIZED
+    call = f"_results(_run({', '.join(names)}))"
+    return compiled_call(function, call, _run=run, _results=results_of(function))
+
+
+_OF_NORMALIZED = (
+    "x", "gamma", "beta", "channel_axis", "running_mean", "running_var", "training", "momentum",
+    "batches", "unbiased", "eps", "out",
+)  # fmt: skip
+_OF_GRADIENTS = "dy", "x", "mean", "rstd", "gamma", "channel_axis", "training", "out"
+
+
+def _make_normalized(kinds: Kinds) -> Function:
+    """Return a compiled forward pass of `_OF_NORMALIZED`, which returns y, mean and rstd."""
+    x, channel_axis, unbiased = kinds["x"], kinds["channel_axis"], kinds["unbiased"]
+    running, training = (kinds["running_mean"], kinds["running_var"]), kinds["training"]
     real, across = real_of("x", x), is_across(x, channel_axis)
-    take_gamma, gamma_kind = make_taken("gamma", parameters[0], real)
-    take_beta, beta_kind = make_taken("beta", parameters[1], real)
-    convention = choice_of("convention", weights[2], ("torch", "keras"))
-    weight_of = _make_weight(weights[0], weights[1], convention)
+    take_gamma, gamma_kind = make_taken("gamma", kinds["gamma"], real)
+    take_beta, beta_kind = make_taken("beta", kinds["beta"], real)
+    convention = choice_of("convention", kinds["convention"], ("torch", "keras"))
+    weight_of = _make_weight(kinds["momentum"], kinds["batches"], convention)
     by_convention = is_none(unbiased)
     if not by_convention:
         check_flag("unbiased", unbiased)
-    check_out(out, x, real)
+    check_out(kinds["out"], x, real)
 
-    def make(trained):
-        make_one = _make_trained if trained else _make_frozen
-        return make_one(real, across, (gamma_kind, beta_kind), running)
+    def make_one(trained):
+        make_run = _make_trained if trained else _make_frozen
+        return make_run(real, across, (gamma_kind, beta_kind), running)
 
-    run, by_torch = _by_training(training, make), convention == "torch"
+    run, by_torch = _by_training(training, make_one), convention == "torch"
 
     def normalized(
-        x, gamma, beta, channel_axis, running, training, momentum, batches, unbiased, eps, out
-    ):
+        x, gamma, beta, channel_axis, running_mean, running_var, training, momentum, batches,
+        unbiased, eps, out,
+    ):  # fmt: skip
         if not has_shape(out, x.shape):
             raise ValueError("out must have the shape of x")
         eps, shape = checked_eps(eps), channel_shape(x, channel_axis)
         source = viewed(packed(x, None, real), (x.size,))
         parameters = take_gamma(gamma, shape), take_beta(beta, shape)
-        weight = weight_of(momentum, batches)
+        running, weight = (running_mean, running_var), weight_of(momentum, batches)
         correction = by_torch if by_convention else unbiased
         y = new_target(out, None, (x.size,), real, (source,))
         mean, rstd = empty((shape[1],), np.float64), empty((shape[1],), np.float64)
@@ -258,84 +272,30 @@ def _make_normalized(
     return helper(normalized)
 
 
-def batch_norm(
-    x, gamma=None, beta=None, channel_axis=1, running_mean=None, running_var=None,
-    training=True, momentum=None, batches=None, convention="torch", unbiased=None, eps=1e-5,
-    out=None,
-):  # fmt: skip
-    """Return what compiles a call for arguments of these types."""
-    parameters, running = (gamma, beta), (running_mean, running_var)
-    weights = momentum, batches, convention
-    check_number("eps", eps)
-    normalized = _make_normalized(
-        x, parameters, channel_axis, running, training, weights, unbiased, out
-    )
-
-    def call(
-        x, gamma=None, beta=None, channel_axis=1, running_mean=None, running_var=None,
-        training=True, momentum=None, batches=None, convention="torch", unbiased=None, eps=1e-5,
-        out=None,
-    ):  # fmt: skip
-        running = running_mean, running_var
-        return normalized(
-            x, gamma, beta, channel_axis, running, training, momentum, batches, unbiased, eps, out
-        )[0]
-
-    return call
-
-
-def batch_norm_forward(
-    x, gamma=None, beta=None, channel_axis=1, running_mean=None, running_var=None,
-    training=True, momentum=None, batches=None, convention="torch", unbiased=None, eps=1e-5,
-    out=None,
-):  # fmt: skip
-    """Return what compiles a call for arguments of these types."""
-    parameters, running = (gamma, beta), (running_mean, running_var)
-    weights = momentum, batches, convention
-    check_number("eps", eps)
-    normalized = _make_normalized(
-        x, parameters, channel_axis, running, training, weights, unbiased, out
-    )
-
-    def call(
-        x, gamma=None, beta=None, channel_axis=1, running_mean=None, running_var=None,
-        training=True, momentum=None, batches=None, convention="torch", unbiased=None, eps=1e-5,
-        out=None,
-    ):  # fmt: skip
-        running = running_mean, running_var
-        return _normalized(
-            normalized(
-                x, gamma, beta, channel_axis, running, training, momentum, batches, unbiased, eps,
-                out,
-            )
-        )  # fmt: skip
-
-    return call
-
-
-def batch_norm_backward(dy, x, mean, rstd, gamma=None, channel_axis=1, training=True, out=None):
-    """Return what compiles a call for arguments of these types."""
+def _make_gradients(kinds: Kinds) -> Function:
+    """Return a compiled backward pass of `_OF_GRADIENTS`, which returns dx, dgamma and dbeta."""
+    dy, x, gamma, channel_axis = (kinds[n] for n in ("dy", "x", "gamma", "channel_axis"))
     own, across = real_of("x", x), is_across(x, channel_axis)
     check_array("dy", dy, x.ndim, "the shape of x")
-    check_out(out, x, own)
+    check_out(kinds["out"], x, own)
     # The dtype that holds all digits of dy and x.
     real = np.float64 if np.float64 in (own, real_of("dy", dy)) else np.float32
-    take_mean, _ = make_taken("mean", mean, np.float64, optional=False)
-    take_rstd, _ = make_taken("rstd", rstd, np.float64, optional=False)
+    take_mean, _ = make_taken("mean", kinds["mean"], np.float64, optional=False)
+    take_rstd, _ = make_taken("rstd", kinds["rstd"], np.float64, optional=False)
     take_gamma, gamma_kind = make_taken("gamma", gamma, real)
     gradient, summed = (own, real) if is_none(gamma) else (real_of("gamma", gamma),) * 2
     elements, of_gradient = array_kind(real, 1), array_kind(summed, 1)
-    kinds = elements, elements, _SHAPE, _CHANNELS, _CHANNELS, gamma_kind, elements
+    arguments = elements, elements, _SHAPE, _CHANNELS, _CHANNELS, gamma_kind, elements
     source = real.__name__, across, gamma_kind, summed.__name__
 
-    def make(trained):
-        make_one = serial.make_backward if trained else serial.make_frozen_backward
-        call = make_call_of(Source(make_one, source, (*kinds, of_gradient, of_gradient)))
+    def make_one(trained):
+        make_run = serial.make_backward if trained else serial.make_frozen_backward
+        call = make_call_of(Source(make_run, source, (*arguments, of_gradient, of_gradient)))
         return helper(lambda *arguments: call(arguments))
 
-    run = _by_training(training, make)
+    run = _by_training(kinds["training"], make_one)
 
-    def call(dy, x, mean, rstd, gamma=None, channel_axis=1, training=True, out=None):
+    def gradients(dy, x, mean, rstd, gamma, channel_axis, training, out):
         if not has_shape(dy, x.shape):
             raise ValueError("dy must have the shape of x")
         if not has_shape(out, x.shape):
@@ -348,6 +308,6 @@ def batch_norm_backward(dy, x, mean, rstd, gamma=None, channel_axis=1, training=
         dgamma, dbeta = empty((shape[1],), summed), empty((shape[1],), summed)
         run(training, (grads, source, shape, *statistics, weight, dx, dgamma, dbeta))
         dx = result(dx, x, None, out, own)
-        return _gradients((dx, packed(dgamma, None, gradient), packed(dbeta, None, gradient)))
+        return dx, packed(dgamma, None, gradient), packed(dbeta, None, gradient)
 
-    return call
+    return helper(gradients)

@@ -10,10 +10,9 @@ from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import row_parts
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
 from numnorm.backends.cpu.rows.rows import _forward_kernel
-from numnorm.backends.cpu.rows.tiles_forward import widest
+from numnorm.backends.cpu.rows.tiles import widest
 from numnorm.backends.cpu.simd.element_type import element_type_of
-from numnorm.norms.ada import ADA
-from numnorm.norms.affine import AFFINE, GAIN
+from numnorm.norms.declared import SPECS
 from numnorm.numba.arguments import check_array, check_out, is_none, real_of
 from numnorm.numba.arrays import (
     array_kind,
@@ -30,7 +29,7 @@ from numnorm.numba.helpers import helper
 from numnorm.numba.layouts import Rows
 from numnorm.numba.outputs import fill, new_target, result
 
-FORMULAS = {formula.name: formula for formula in (AFFINE, GAIN, ADA.formula)}
+FORMULAS = {spec.norm.formula.name: spec.norm.formula for spec in SPECS if spec.norm}
 _row_parts = helper(row_parts)
 
 
@@ -124,7 +123,7 @@ def make_forward(
     `scaling` is ``(eps, eps_on_deviation, ddof)``. It returns ``(y, mean, rstd)``, in which mean
     and rstd have no elements if they are not saved.
     """
-    real, names = real_of(norm.names.x, x), norm.names
+    real, names = real_of("x", x), norm.names
     check_out(out, x, real)
     if norm.parameters:
         check_array(names.gamma, gamma, rows.parameter_ndim, rows.meaning)
@@ -137,7 +136,6 @@ def make_forward(
     weights_of = make_weights(norm, gamma, beta)
     gamma_error = f"{names.gamma} must have the shape of {rows.meaning}"
     beta_error = f"beta must have the shape of {rows.meaning}"
-    out_error = f"out must have the shape of {names.x}"
 
     @helper
     def forward(x, gamma, beta, layout, scaling, out):
@@ -147,7 +145,7 @@ def make_forward(
         if not has_shape(beta, parameter_shape):
             raise ValueError(beta_error)
         if not has_shape(out, x.shape):
-            raise ValueError(out_error)
+            raise ValueError("out must have the shape of x")
         source = viewed(packed(x, order, real), size)
         weights = weights_of(gamma, beta, real)
         y = new_target(out, order, size, real, (source, weights[0], weights[1]))

@@ -1,14 +1,16 @@
 """The public functions that compiled code can call, and which module compiles each."""
 
-# ``numnorm.numba.rows.layer_norm`` compiles calls of ``numnorm.layer_norm``.
-_PASSES = "", "_forward", "_backward"
+from numnorm.norms.declared import SPECS
+
+# ``numnorm.numba.moments.batch_moments`` compiles calls of ``numnorm.batch_moments``.
 HOMES: dict[str, str] = {
     "batch_moments": "moments",
-    **{"batch_norm" + end: "columns" for end in _PASSES},
-    **{name + end: "rows" for name in ("layer_norm", "rms_norm") for end in _PASSES},
-    "standard_normal_variate": "rows",
-    **{"ada_norm" + end: "ada" for end in _PASSES},
-    **{name + end: "groups" for name in ("group_norm", "instance_norm") for end in _PASSES},
-    **{"weight_norm" + end: "weight" for end in _PASSES},
     **{f"rnn.{name}_cell": "cells" for name in ("lstm", "gru", "rnn")},
+}
+# ``numnorm.numba.norms.make`` compiles the functions of all norms.
+NORMS = {
+    function.__name__: (spec, function)
+    for spec in SPECS
+    for function in (spec.function, spec.forward, spec.backward, spec.step)
+    if function is not None
 }

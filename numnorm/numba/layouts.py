@@ -23,7 +23,7 @@ class Rows(NamedTuple):
     Attributes
     ----------
     layout : callable
-        The compiled function that returns the layout.
+        The compiled ``layout(x, axis, groups)`` that returns the layout; rows have no groups.
     parameter_ndim, statistic_ndim : int
         The number of axes of gamma and beta, and of the saved statistics.
     meaning : str
@@ -40,12 +40,12 @@ class Rows(NamedTuple):
 
 
 def make_rows(x: Any, axis: Any) -> Rows:
-    """Return a compiled ``layout(x, axis)``: the rows over `axis`."""
-    order_of, count = _make_order("x", x, axis)
+    """Return the rows over `axis`."""
+    order_of, count = _make_order(x, axis)
     shapes = make_shapes(count)
 
     @helper
-    def layout(x, axis):
+    def layout(x, axis, groups):
         order = order_of(axis)
         first, last = shapes(x, order)
         width = product(last)
@@ -54,33 +54,30 @@ def make_rows(x: Any, axis: Any) -> Rows:
     return Rows(layout, count, x.ndim - count, "the normalized axes of x", (2,))
 
 
-def make_vectors(v: Any, axis: Any) -> Rows:
-    """Return a compiled ``layout(v, axis)``: the weight vectors over `axis`."""
-    order_of, count = _make_order("v", v, axis)
+def make_vectors(x: Any, axis: Any) -> Rows:
+    """Return the weight vectors over `axis`."""
+    order_of, count = _make_order(x, axis)
     shapes = make_shapes(count)
 
     @helper
-    def layout(v, axis):
+    def layout(x, axis, groups):
         order = order_of(axis)
-        first, last = shapes(v, order)
+        first, last = shapes(x, order)
         rows, width = product(first), product(last)
         return order, (rows, width), (width, rows), first, first, True
 
-    others = v.ndim - count
-    return Rows(layout, others, others, "the axes of v that are not normalized", (1,))
+    others = x.ndim - count
+    return Rows(layout, others, others, "the axes of x that are not normalized", (1,))
 
 
 def make_groups(x: Any, channel_axis: Any) -> Rows:
-    """Return a compiled ``layout(x, groups, channel_axis)``: rows of a sample and a group.
-
-    With `groups` None each channel is a group.
-    """
+    """Return the rows of a sample and a group; with `groups` None each channel is a group."""
     order_of = _make_channel_order(x, channel_axis)
     shapes = make_shapes(x.ndim - 2)
 
     @helper
-    def layout(x, groups, channel_axis):
-        order = order_of(channel_axis)
+    def layout(x, axis, groups):
+        order = order_of(axis)
         (samples, channels), spatial = shapes(x, order)
         count = _group_count(groups, channels)
         inner = product(spatial)
@@ -113,11 +110,11 @@ def _axes_of(axis: Any, ndim: int) -> tuple[int, ...] | None:
     return None
 
 
-def _make_order(name: str, x: Any, axis: Any) -> tuple[Any, int]:
+def _make_order(x: Any, axis: Any) -> tuple[Any, int]:
     """Return a compiled ``order(axis)``, which puts these axes last, and their number."""
-    real_of(name, x)
+    real_of("x", x)
     if x.ndim == 0:
-        raise wrong(name, "an array with at least 1 axis", x)
+        raise wrong("x", "an array with at least 1 axis", x)
     axes = _axes_of(axis, x.ndim)
     if axes is not None:
         return make_order(tuple(a for a in range(x.ndim) if a not in axes) + axes), len(axes)

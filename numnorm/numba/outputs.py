@@ -1,8 +1,21 @@
 """Results in nopython code: where kernels store them, and how the caller gets them."""
 
+import typing
+from collections.abc import Callable
+from typing import Any
+
 from numba.extending import overload
 
-from numnorm.numba.arrays import address, assign, clashes, empty, restored, types, viewed
+from numnorm.numba.arrays import (
+    address,
+    assign,
+    clashes,
+    empty,
+    make_named,
+    restored,
+    types,
+    viewed,
+)
 from numnorm.numba.helpers import OPTIONS, helper
 
 
@@ -73,3 +86,18 @@ def fill(array, value):
     flat = viewed(array, (array.size,))
     for i in range(flat.size):
         flat[i] = value
+
+
+# Where a result lies in what a pass returns. For a norm of lengths the mean is the length.
+_PLACES = {"y": 0, "mean": 1, "norm": 1, "rstd": 2, "dx": 0, "dgamma": 1, "dg": 1, "dbeta": 2}
+
+
+def results_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled function that returns a public function's results of those of a pass."""
+    group = typing.get_origin(typing.get_type_hints(function)["return"])
+    if group is None:
+        return helper(lambda results: results[0])
+    named, (_, second, *others) = make_named(group), [_PLACES[field] for field in group._fields]
+    if others:
+        return named
+    return helper(lambda results: named((results[0], results[second])))

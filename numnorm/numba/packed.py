@@ -21,8 +21,8 @@ from numba.extending import (
     unbox,
 )
 
-from numnorm.backends.cpu.memory.array_struct import contiguous
 from numnorm.backends.cpu.memory.grouped_kernel import flattened
+from numnorm.backends.cpu.memory.kernel_arrays import contiguous
 from numnorm.numba.arrays import types
 from numnorm.rnn.parameters import Kind
 from numnorm.rnn.specs import Spec
@@ -65,7 +65,7 @@ def contents_of(packed: Any) -> Contents:
         entry[: array.ndim + 1] = array.ctypes.data, *array.shape
     rows, outputs = weights.h.shape
     table = np.asarray(_Table(table.reshape(-1), arrays))
-    return Contents(table, weights.x.shape[1], outputs, rows // packed.kind.gates)
+    return Contents(table, weights.x.shape[1], outputs, rows // len(packed.kind.gates))
 
 
 class PackedType(types.Type):

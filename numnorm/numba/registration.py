@@ -4,7 +4,6 @@ The module that compiles a function is imported when a call of it is first compi
 """
 
 import importlib
-import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -17,28 +16,35 @@ from numba.extending import overload
 
 import numnorm
 import numnorm.numba.calls  # Numba asks it which calls to refuse
+from numnorm.norms.spec import NormSpec
 from numnorm.numba.helpers import OPTIONS
-from numnorm.numba.homes import HOMES
+from numnorm.numba.homes import HOMES, NORMS
+from numnorm.numba.signatures import signature_of
 
 types: Any = core.types
 
 
 def register(module: str) -> None:
     """Register the functions of ``numnorm.public`` or of ``numnorm.rnn`` with Numba."""
+    if module == "numnorm.public":
+        for spec, function in NORMS.values():
+            _register(function, _maker_of_norm(spec, function))
+        for name in ("merge", "std", "variance"):
+            _register_method(name, _maker(getattr(numnorm.Moments, name), "moments"))
     for name, home in HOMES.items():
-        if name.startswith("rnn.") is not (module == "numnorm.rnn"):
-            continue
-        function = operator.attrgetter(name)(numnorm)
-        # Literal axes and options are compiled as such.
-        registered = overload(function, jit_options=OPTIONS, prefer_literal=True)
-        registered(_maker(function, f"{__package__}.{home}"))
-    for name in ("merge", "std", "variance") if module == "numnorm.public" else ():
-        _register_method(name, _maker(getattr(numnorm.Moments, name), f"{__package__}.moments"))
+        if name.startswith("rnn.") is (module == "numnorm.rnn"):
+            function = operator.attrgetter(name)(numnorm)
+            _register(function, _maker(function, home))
     # Numba may be compiling the first function that names numnorm, whose import this then is.
     # Otherwise it refreshes its contexts later, or never: that takes long.
     if global_compiler_lock.is_locked():
         cpu_target.typing_context.refresh()
         cpu_target.target_context.refresh()
+
+
+def _register(function: Callable[..., Any], maker: Callable[..., Any]) -> None:
+    # Literal axes and options are compiled as such.
+    overload(function, jit_options=OPTIONS, prefer_literal=True)(maker)
 
 
 def _register_method(name: str, maker: Callable[..., Any]) -> None:
@@ -58,25 +64,22 @@ def _maker(function: Callable[..., Any], home: str) -> Callable[..., Any]:
     """Return what Numba calls with the types of the arguments; it has the function's signature."""
 
     def maker(*arguments: Any, **others: Any) -> Any:
-        make = getattr(importlib.import_module(home), function.__name__)
+        make = getattr(importlib.import_module(f"{__package__}.{home}"), function.__name__)
         return make(*arguments, **others)
 
-    # Without keywords that it has in ``**others`` alone, as `where`.
-    code = function.__code__
-    own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    parameters = inspect.signature(function).parameters
-    maker.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [_parameter(parameters[name]) for name in own]
-    )
+    maker.__signature__ = signature_of(function)  # type: ignore[attr-defined]
     return maker
 
 
-def _parameter(own: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter as Numba takes it, which compares it with the compiled function's.
+def _maker_of_norm(spec: NormSpec, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same for a function of a norm."""
+    signature = signature_of(function)
 
-    Numba does not call functions with keyword-only parameters: these can be given by position.
-    """
-    if own.kind is not own.KEYWORD_ONLY:
-        return own.replace(annotation=own.empty)
-    default = None if own.default is own.empty else own.default
-    return inspect.Parameter(own.name, own.POSITIONAL_OR_KEYWORD, default=default)
+    def maker(*arguments: Any, **others: Any) -> Any:
+        bound = signature.bind(*arguments, **others)
+        bound.apply_defaults()
+        make = importlib.import_module(f"{__package__}.norms").make
+        return make(spec, function, bound.arguments)
+
+    maker.__signature__ = signature  # type: ignore[attr-defined]
+    return maker

@@ -1,15 +1,16 @@
-"""Layer and RMS norm and the standard normal variate in nopython code.
+"""The norms of rows and of groups in nopython code, made from their declarations."""
 
-Each function has the name and the arguments of the public one, gets their types, and returns what
-Numba compiles for them.
-"""
-
+import math
+from collections.abc import Callable
 from typing import Any
 
-from numnorm.norms.layer import DETACHABLE, DETACHED, LAYER
-from numnorm.norms.results import Gradients, Normalized, RmsGradients, RmsNormalized
-from numnorm.norms.rms import RMS
+import numpy as np
+
+from numnorm.backends.contract.norms import Norm
+from numnorm.norms.layer import DETACHABLE, DETACHED
+from numnorm.norms.spec import NormSpec
 from numnorm.numba.arguments import (
+    check_flag,
     check_integer,
     check_number,
     checked_ddof,
@@ -17,124 +18,200 @@ from numnorm.numba.arguments import (
     choice_of,
     inverse,
 )
-from numnorm.numba.arrays import make_named
+from numnorm.numba.arrays import array_kind, empty, packed, types, viewed
 from numnorm.numba.backward import make_backward
 from numnorm.numba.forward import make_forward
-from numnorm.numba.layouts import make_rows
+from numnorm.numba.helpers import helper
+from numnorm.numba.layouts import Rows, make_groups, make_rows, make_vectors
+from numnorm.numba.outputs import fill, results_of
+from numnorm.numba.signatures import compiled_call
 
-_normalized, _gradients = make_named(Normalized), make_named(Gradients)
-_rms_normalized, _rms_gradients = make_named(RmsNormalized), make_named(RmsGradients)
-
-
-def layer_norm(
-    x: Any, gamma: Any = None, beta: Any = None, axis: Any = -1, eps: Any = 1e-5, out: Any = None
-) -> Any:
-    """Compile `numnorm.layer_norm`."""
-    check_number("eps", eps)
-    rows = make_rows(x, axis)
-    layout, forward = rows.layout, make_forward(LAYER, rows, x, gamma, beta, out, save=False)
-
-    def call(x, gamma=None, beta=None, axis=-1, eps=1e-5, out=None):
-        scaling = checked_eps(eps), 0.0, 0
-        return forward(x, gamma, beta, layout(x, axis), scaling, out)[0]
-
-    return call
+Function = Callable[..., Any]
+Kinds = dict[str, Any]
 
 
-def layer_norm_forward(
-    x: Any, gamma: Any = None, beta: Any = None, axis: Any = -1, eps: Any = 1e-5, out: Any = None
-) -> Any:
-    """Compile `numnorm.layer_norm_forward`."""
-    check_number("eps", eps)
-    rows = make_rows(x, axis)
-    layout, forward = rows.layout, make_forward(LAYER, rows, x, gamma, beta, out, save=True)
+def make(spec: NormSpec, function: Function, kinds: Kinds) -> Function:
+    """Return what compiles a call of a function of a norm with arguments of these types."""
+    norm: Any = spec.norm
+    gain, bias = (*spec.parameters, "", "")[:2] if norm.parameters else ("scale", "k")
 
-    def call(x, gamma=None, beta=None, axis=-1, eps=1e-5, out=None):
-        scaling = checked_eps(eps), 0.0, 0
-        return _normalized(forward(x, gamma, beta, layout(x, axis), scaling, out))
+    def text(name: str, default: str = "None") -> str:
+        return name if name in kinds else default
 
-    return call
+    _check_options(kinds)
+    passed = [
+        text(gain),
+        text(bias),
+        spec.axis,
+        text("groups"),
+        text("eps", "0"),
+        text("ddof", "0"),
+    ]
+    parameters = kinds.get(gain), kinds.get(bias)
+    if spec.is_backward(function):
+        run = _make_gradients(spec, norm, kinds, parameters)
+        passed = ["dy", "x", text("mean"), spec.saved[-1], *passed, text("detach_factor", "True")]
+    else:
+        run = _make_normalized(spec, norm, kinds, parameters, save=function is spec.forward)
+        passed = ["x", *passed]
+    results = results_of(function)
+    call = f"_results(_run({', '.join(passed)}, out))"
+    return compiled_call(function, call, _run=run, _results=results)
 
 
-def layer_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any = None,
-    axis: Any = -1,
-    detach: Any = None,
-    out: Any = None,
-) -> Any:
-    """Compile `numnorm.layer_norm_backward`."""
-    detached = DETACHED[choice_of("detach", detach, DETACHABLE)]
-    through_mean, through_scale = not detached.mean, not detached.scale
-    rows = make_rows(x, axis)
-    layout, backward = rows.layout, make_backward(LAYER, rows, dy, x, mean, rstd, gamma, out)
+def _check_options(kinds: Kinds) -> None:
+    """Check the types of options."""
+    for name in ("scale", "k", "eps"):
+        if name in kinds:
+            check_number(name, kinds[name])
+    for name in ("ddof", "groups"):
+        if name in kinds:
+            check_integer(name, kinds[name])
+    if "detach_factor" in kinds:
+        check_flag("detach_factor", kinds["detach_factor"])
+    if "convention" in kinds:
+        choice_of("convention", kinds["convention"], ("torch", "keras"))
+        choice_of("unbiased", kinds["unbiased"], (None, True, False))
 
-    def call(dy, x, mean, rstd, gamma=None, axis=-1, detach=None, out=None):
-        of_x = layout(x, axis)
+
+def _make_rows(spec: NormSpec, kinds: Kinds) -> Rows:
+    """Return how the rows of x are found."""
+    x, axis = kinds["x"], kinds[spec.axis]
+    if spec.family == "groups":
+        return make_groups(x, axis)
+    return make_vectors(x, axis) if "others" in spec.parameters.values() else make_rows(x, axis)
+
+
+# The numbers in the scale of a row
+
+
+@helper
+def _as_it_is(value):
+    return value
+
+
+@helper
+def _no_eps(eps):
+    return 0.0
+
+
+@helper
+def _no_ddof(ddof, width):
+    return 0
+
+
+@helper
+def _ddof_of_length(ddof, width):
+    return width - 1
+
+
+def _make_scaling(norm: Norm, kinds: Kinds) -> Function:
+    """Return a compiled ``scaling(eps, ddof, width)``: eps, eps_on_deviation and ddof."""
+    in_variance = choice_of("eps_in", kinds.get("eps_in", "variance"), ("variance", "std"))
+    adds_to_variance = in_variance == "variance"
+    eps_of = checked_eps if "eps" in kinds else _no_eps
+    ddof_of = _ddof_of_length if norm.of_length else _no_ddof
+    if "ddof" in kinds:
+        ddof_of = checked_ddof
+
+    @helper
+    def scaling(eps, ddof, width):
+        number = eps_of(eps)
+        eps_of_variance, eps_of_deviation = (number, 0.0) if adds_to_variance else (0.0, number)
+        return eps_of_variance, eps_of_deviation, ddof_of(ddof, width)
+
+    return scaling
+
+
+# What stands in the place of gain and bias
+
+
+@helper
+def _as_they_are(gain, bias, detach_factor):
+    return gain, bias
+
+
+@helper
+def _checked_factors(scale, k, detach_factor):
+    if not 0.0 < scale < math.inf:
+        raise ValueError("scale must be finite and greater than 0")
+    if not abs(k) < math.inf:
+        raise ValueError("k must be finite")
+    return np.float64(scale), np.float64(k) * (1.0 if detach_factor else 2.0)
+
+
+def _make_parameters(norm: Norm, kinds: tuple[Any, Any]) -> tuple[Function, Any, Any]:
+    """Return a compiled ``parameters(gain, bias, detach_factor)``, and the types of its results.
+
+    The gain of a single vector may be a number, of which it makes an array.
+    """
+    gain, bias = kinds
+    if norm.parameters == 0:
+        return _checked_factors, *kinds
+    if not isinstance(gain, types.Integer | types.Float):
+        return _as_they_are, *kinds
+    real = np.float32 if gain == types.float32 else np.float64
+
+    @helper
+    def parameters(gain, bias, detach_factor):
+        array = empty((), real)
+        fill(array, gain)
+        return array, bias
+
+    return parameters, array_kind(real, 0), bias
+
+
+# The passes
+
+
+def _make_normalized(
+    spec: NormSpec, norm: Norm, kinds: Kinds, parameters: tuple[Any, Any], *, save: bool
+) -> Function:
+    """Return a compiled forward pass, which returns y, mean and rstd."""
+    scaling = _make_scaling(norm, kinds)
+    rows, (parameters_of, gamma, beta) = _make_rows(spec, kinds), _make_parameters(norm, parameters)
+    layout = rows.layout
+    forward = make_forward(norm, rows, kinds["x"], gamma, beta, kinds["out"], save=save)
+
+    @helper
+    def normalized(x, gain, bias, axis, groups, eps, ddof, out):
+        of_x, weights = layout(x, axis, groups), parameters_of(gain, bias, True)
+        return forward(x, weights[0], weights[1], of_x, scaling(eps, ddof, of_x[1][1]), out)
+
+    return normalized
+
+
+def _make_gradients(
+    spec: NormSpec, norm: Norm, kinds: Kinds, parameters: tuple[Any, Any]
+) -> Function:
+    """Return a compiled backward pass, which returns dx, dgamma and dbeta."""
+    detached = DETACHED[choice_of("detach", kinds.get("detach"), DETACHABLE)]
+    through_mean, through_scale = norm.formula.centred and not detached.mean, not detached.scale
+    scaling = _make_scaling(norm, kinds)
+    rows, (parameters_of, gamma, _) = _make_rows(spec, kinds), _make_parameters(norm, parameters)
+    layout, saved = rows.layout, _reciprocals if norm.of_length else _as_it_is
+    statistics = kinds.get("mean"), kinds[spec.saved[-1]]
+    backward = make_backward(norm, rows, kinds["dy"], kinds["x"], *statistics, gamma, kinds["out"])
+
+    @helper
+    def gradients(dy, x, mean, rstd, gain, bias, axis, groups, eps, ddof, detach_factor, out):
+        of_x, weights = layout(x, axis, groups), parameters_of(gain, bias, detach_factor)
         width = of_x[1][1]
-        numbers = inverse(width, through_mean), inverse(width, through_scale), 0.0
-        return _gradients(backward(dy, x, mean, rstd, gamma, None, of_x, numbers, out))
+        _, eps_on_deviation, used = scaling(eps, ddof, width)
+        of_mean, of_scale = inverse(width, through_mean), inverse(width - used, through_scale)
+        numbers = of_mean, of_scale, eps_on_deviation
+        return backward(dy, x, mean, saved(rstd), weights[0], weights[1], of_x, numbers, out)
 
-    return call
-
-
-def rms_norm(x: Any, gamma: Any = None, axis: Any = -1, eps: Any = 1e-5, out: Any = None) -> Any:
-    """Compile `numnorm.rms_norm`."""
-    check_number("eps", eps)
-    rows = make_rows(x, axis)
-    layout, forward = rows.layout, make_forward(RMS, rows, x, gamma, None, out, save=False)
-
-    def call(x, gamma=None, axis=-1, eps=1e-5, out=None):
-        scaling = checked_eps(eps), 0.0, 0
-        return forward(x, gamma, None, layout(x, axis), scaling, out)[0]
-
-    return call
+    return gradients
 
 
-def rms_norm_forward(
-    x: Any, gamma: Any = None, axis: Any = -1, eps: Any = 1e-5, out: Any = None
-) -> Any:
-    """Compile `numnorm.rms_norm_forward`."""
-    check_number("eps", eps)
-    rows = make_rows(x, axis)
-    layout, forward = rows.layout, make_forward(RMS, rows, x, gamma, None, out, save=True)
-
-    def call(x, gamma=None, axis=-1, eps=1e-5, out=None):
-        scaling = checked_eps(eps), 0.0, 0
-        y, _, rstd = forward(x, gamma, None, layout(x, axis), scaling, out)
-        return _rms_normalized((y, rstd))
-
-    return call
-
-
-def rms_norm_backward(
-    dy: Any, x: Any, rstd: Any, gamma: Any = None, axis: Any = -1, out: Any = None
-) -> Any:
-    """Compile `numnorm.rms_norm_backward`."""
-    rows = make_rows(x, axis)
-    layout, backward = rows.layout, make_backward(RMS, rows, dy, x, None, rstd, gamma, out)
-
-    def call(dy, x, rstd, gamma=None, axis=-1, out=None):
-        of_x = layout(x, axis)
-        numbers = 0.0, inverse(of_x[1][1], True), 0.0
-        dx, dgamma, _ = backward(dy, x, None, rstd, gamma, None, of_x, numbers, out)
-        return _rms_gradients((dx, dgamma))
-
-    return call
-
-
-def standard_normal_variate(x: Any, axis: Any = -1, ddof: Any = 0, out: Any = None) -> Any:
-    """Compile `numnorm.standard_normal_variate`."""
-    check_integer("ddof", ddof)
-    rows = make_rows(x, axis)
-    layout, forward = rows.layout, make_forward(LAYER, rows, x, None, None, out, save=False)
-
-    def call(x, axis=-1, ddof=0, out=None):
-        of_x = layout(x, axis)
-        scaling = 0.0, 0.0, checked_ddof(ddof, of_x[1][1])
-        return forward(x, None, None, of_x, scaling, out)[0]
-
-    return call
+@helper
+def _reciprocals(lengths):
+    """Return the reciprocal of each length, 0 for 0, NaN for infinity."""
+    own = packed(lengths, None, np.float64)
+    result = empty(own.shape, np.float64)
+    source, target = viewed(own, (own.size,)), viewed(result, (own.size,))
+    for i in range(source.size):
+        reciprocal = 1.0 / source[i] if source[i] != 0.0 else 0.0
+        target[i] = reciprocal if source[i] != np.inf else np.nan
+    return result

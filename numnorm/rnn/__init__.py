@@ -9,8 +9,10 @@ from numnorm.rnn.conversions.keras import (
     gru_to_keras,
     layers_from_keras,
     lstm_from_keras,
+    lstm_from_tfa,
     lstm_to_keras,
     rnn_from_keras,
+    rnn_from_tfa,
     rnn_to_keras,
 )
 from numnorm.rnn.conversions.onnx import (
@@ -21,16 +23,15 @@ from numnorm.rnn.conversions.onnx import (
     rnn_from_onnx,
     rnn_to_onnx,
 )
-from numnorm.rnn.conversions.tensorflow_addons import lstm_from_tfa, rnn_from_tfa
 from numnorm.rnn.conversions.torch import (
     gru_from_torch,
     gru_to_torch,
+    layers_from_torch,
     lstm_from_torch,
     lstm_to_torch,
     rnn_from_torch,
     rnn_to_torch,
 )
-from numnorm.rnn.conversions.torch_layers import layers_from_torch
 from numnorm.rnn.elman import (
     rnn,
     rnn_backward,
@@ -38,6 +39,7 @@ from numnorm.rnn.elman import (
     rnn_cell_backward,
     rnn_cell_forward,
     rnn_forward,
+    rnn_init,
     rnn_pack,
 )
 from numnorm.rnn.files import load, load_parameters, save
@@ -48,9 +50,9 @@ from numnorm.rnn.gru import (
     gru_cell_backward,
     gru_cell_forward,
     gru_forward,
+    gru_init,
     gru_pack,
 )
-from numnorm.rnn.initial import gru_init, lstm_init, rnn_init
 from numnorm.rnn.lstm import (
     lstm,
     lstm_backward,
@@ -58,6 +60,7 @@ from numnorm.rnn.lstm import (
     lstm_cell_backward,
     lstm_cell_forward,
     lstm_forward,
+    lstm_init,
     lstm_pack,
 )
 from numnorm.rnn.parameters import (
@@ -66,8 +69,7 @@ from numnorm.rnn.parameters import (
     ProjectedLSTMParameters,
     RNNParameters,
 )
-from numnorm.rnn.passes import Packed
-from numnorm.rnn.persistent import persistent_kernels
+from numnorm.rnn.passes import Packed, persistent_kernels
 from numnorm.rnn.results import (
     GRUCellForward,
     GRUForward,

@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 
 from numnorm.array_types import CellNorm, Nonlinearity, Number
-from numnorm.rnn.parameters import RNN, RNNParameters
-from numnorm.rnn.passes import Options, Packed, backward, forward, pack
+from numnorm.rnn.parameters import RNN, RNNParameters, initial
+from numnorm.rnn.passes import Options, Packed, backward, forward, pack, step
 from numnorm.rnn.results import RNNCellForward, RNNForward, RNNGradients, RNNStates
-from numnorm.rnn.single_step import step
 from numnorm.rnn.specs import rnn_spec
 
 
@@ -286,12 +285,10 @@ def rnn_cell_forward(
     >>> h.shape
     (4, 2)
     """
-    options, spec = (
-        Options(
-            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
-        ),
-        rnn_spec(norm, nonlinearity),
+    options = Options(
+        eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
     )
+    spec = rnn_spec(norm, nonlinearity)
     result = forward(RNN, spec, x, parameters, (h,), options, save=True, single=True)
     return RNNCellForward(*result)
 
@@ -364,3 +361,41 @@ def rnn_pack(
     (4, 2)
     """
     return pack(RNN, rnn_spec(norm, nonlinearity), parameters, dtype)
+
+
+def rnn_init(
+    inputs: int,
+    hidden: int,
+    *,
+    rng: np.random.Generator,
+    norm: CellNorm | None = "layer",
+    dtype: Any = np.float32,
+) -> RNNParameters:
+    """Return initial parameters of a plain recurrent network.
+
+    As for `lstm_init`; the bias is 0.
+
+    Parameters
+    ----------
+    inputs, hidden : int
+        I and H.
+    rng : numpy.random.Generator
+        The source of the random weights.
+    norm : str or None
+        As for `rnn`.
+    dtype : dtype, default float32
+        The dtype of all parameters: float16, bfloat16, float32 or float64.
+
+    Returns
+    -------
+    RNNParameters
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rnn.rnn_init(3, 2, rng=np.random.default_rng(0)).weight_x.shape
+    (2, 3)
+    """
+    parameters: RNNParameters = initial(RNN, rnn_spec(norm, "tanh"), inputs, hidden, rng, dtype)
+    return parameters

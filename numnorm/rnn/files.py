@@ -17,13 +17,12 @@ import numpy as np
 from numnorm.arguments import brief, check_dtype, result_dtype
 from numnorm.array_likes import as_plain_array
 from numnorm.rnn.batch_statistics import LSTMStatistics
-from numnorm.rnn.parameters import GRU, LSTM, PROJECTED_LSTM, RNN
+from numnorm.rnn.parameters import KINDS
 from numnorm.rnn.passes import Packed, pack
-from numnorm.rnn.specs import options_of, spec_of
 
 Array = np.ndarray[Any, Any]
 
-_KINDS = {kind.parameters: kind for kind in (LSTM, PROJECTED_LSTM, GRU, RNN)}
+_KINDS = {kind.parameters: kind for kind in KINDS}
 _TYPES = {kind.__name__: kind for kind in (*_KINDS, LSTMStatistics)}
 _DESCRIPTION = "numnorm.rnn"
 _VERSION = 1
@@ -75,7 +74,7 @@ def save(path: str | os.PathLike[str], layers: Any) -> None:
     >>> type(loaded[1]).__name__, bool((loaded[1].weight_x == layers[1].weight_x).all())
     ('GRUParameters', True)
     """
-    from numnorm.wholefile import replacing  # late: most programs write no file
+    from numnorm.files import replacing  # late: most programs write no file
 
     path, arrays = _path(path), dict[str, Any]()
     text = json.dumps({"version": _VERSION, "layers": _described("layers", layers, arrays)})
@@ -181,7 +180,7 @@ def _described(name: str, value: Any, arrays: dict[str, Array]) -> dict[str, Any
     if isinstance(value, Packed):
         return {
             "packed": _described(name, value.given, arrays),
-            "options": options_of(value.kind.name, value.spec),
+            "options": value.kind.choices_of(value.spec),
             "dtype": value.dtype.name,
         }
     if type(value) not in _TYPES.values():
@@ -208,10 +207,10 @@ def _restored(name: str, description: dict[str, Any], arrays: dict[str, Array]) 
             elements = description[container.__name__]
             return container(_restored(f"{name}[{n}]", e, arrays) for n, e in enumerate(elements))
     if "packed" in description:
-        given = _restored(name, description["packed"], arrays)
-        kind = _KINDS[type(given)]
-        spec = spec_of(kind.name, *description["options"])
-        return pack(kind, spec, given, description["dtype"])
+        parameters = _restored(name, description["packed"], arrays)
+        kind = _KINDS[type(parameters)]
+        spec = kind.make_spec(*description["options"])
+        return pack(kind, spec, parameters, description["dtype"])
     values: dict[str, Any] = {}
     for field, dtype in description["fields"].items():
         if dtype is None:

@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 
 from numnorm.array_types import CellNorm, Number
-from numnorm.rnn.parameters import GRU, GRUParameters
-from numnorm.rnn.passes import Options, Packed, backward, forward, pack
+from numnorm.rnn.parameters import GRU, GRUParameters, initial
+from numnorm.rnn.passes import Options, Packed, backward, forward, pack, step
 from numnorm.rnn.results import GRUCellForward, GRUForward, GRUGradients, GRUStates
-from numnorm.rnn.single_step import step
 from numnorm.rnn.specs import gru_spec
 
 
@@ -53,7 +52,7 @@ def gru(
     norm : {"layer", "rms", "ada", None}, default "layer"
         The norm N; None leaves it out.
     reset_after : bool, default True
-        Whether the gate r scales the product with the state, as above and in PyTorch; else it
+        Whether the gate r scales the product with the state, as PyTorch does; else it
         scales the state before the product, as in the original paper [2]_:
         :math:`\hat h = \tanh(N(W x_t; \gamma_x, \beta_x) + b
         + N(U (\sigma(r) h_{t-1}); \gamma_h, \beta_h) + b_h)`. Keras has this option, and ONNX as
@@ -300,12 +299,10 @@ def gru_cell_forward(
     >>> h.shape
     (4, 2)
     """
-    options, spec = (
-        Options(
-            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
-        ),
-        gru_spec(norm, reset_after),
+    options = Options(
+        eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
     )
+    spec = gru_spec(norm, reset_after)
     result = forward(GRU, spec, x, parameters, (h,), options, save=True, single=True)
     return GRUCellForward(*result)
 
@@ -378,3 +375,41 @@ def gru_pack(
     (4, 2)
     """
     return pack(GRU, gru_spec(norm, reset_after), parameters, dtype)
+
+
+def gru_init(
+    inputs: int,
+    hidden: int,
+    *,
+    rng: np.random.Generator,
+    norm: CellNorm | None = "layer",
+    dtype: Any = np.float32,
+) -> GRUParameters:
+    """Return initial parameters of a gated recurrent unit.
+
+    As for `lstm_init`; all biases are 0.
+
+    Parameters
+    ----------
+    inputs, hidden : int
+        I and H.
+    rng : numpy.random.Generator
+        The source of the random weights.
+    norm : str or None
+        As for `gru`.
+    dtype : dtype, default float32
+        The dtype of all parameters: float16, bfloat16, float32 or float64.
+
+    Returns
+    -------
+    GRUParameters
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rnn.gru_init(3, 2, rng=np.random.default_rng(0)).weight_x.shape
+    (6, 3)
+    """
+    parameters: GRUParameters = initial(GRU, gru_spec(norm), inputs, hidden, rng, dtype)
+    return parameters

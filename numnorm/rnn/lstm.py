@@ -6,10 +6,9 @@ import numpy as np
 
 from numnorm.array_types import LSTMNorm, LSTMVariant, Number
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm
-from numnorm.rnn.parameters import LSTM, LSTMParameters, ProjectedLSTMParameters
-from numnorm.rnn.passes import Options, Packed, backward, forward, pack
+from numnorm.rnn.parameters import LSTM, LSTMParameters, ProjectedLSTMParameters, initial
+from numnorm.rnn.passes import Options, Packed, backward, forward, pack, step
 from numnorm.rnn.results import LSTMCellForward, LSTMForward, LSTMGradients, LSTMState, LSTMStates
-from numnorm.rnn.single_step import step
 from numnorm.rnn.specs import Spec, lstm_spec
 
 
@@ -307,12 +306,10 @@ def lstm_cell_forward(
     >>> rnn.lstm_cell_backward([[1.0]], saved).dx.round(3)
     array([[0.348]])
     """
-    options, spec = (
-        Options(
-            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
-        ),
-        _spec(norm, variant),
+    options = Options(
+        eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
     )
+    spec = _spec(norm, variant)
     result = forward(LSTM, spec, x, parameters, (h, c), options, save=True, single=True)
     return LSTMCellForward(*result)
 
@@ -397,3 +394,48 @@ def lstm_pack(
     True
     """
     return pack(LSTM, lstm_spec(norm, variant), parameters, dtype)
+
+
+def lstm_init(
+    inputs: int,
+    hidden: int,
+    *,
+    rng: np.random.Generator,
+    norm: LSTMNorm | None = "layer",
+    variant: LSTMVariant = "paper",
+    dtype: Any = np.float32,
+    proj_size: int | None = None,
+) -> Any:
+    """Return initial parameters of an LSTM.
+
+    The weights of each gate are orthogonal for the state and Glorot-uniform for the input. Gains
+    are 1 (0.1 for batch norm); biases are 0 except that of the forget gate, which is 1.
+
+    Parameters
+    ----------
+    inputs, hidden : int
+        I and H.
+    rng : numpy.random.Generator
+        The source of the random weights.
+    norm, variant : str
+        As for `lstm`.
+    dtype : dtype, default float32
+        The dtype of all parameters: float16, bfloat16, float32 or float64.
+    proj_size : int, optional
+        P, at most H: the state is a projection of the outputs to P elements.
+
+    Returns
+    -------
+    LSTMParameters or ProjectedLSTMParameters
+        The latter with `proj_size`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> parameters = rnn.lstm_init(3, 2, rng=np.random.default_rng(0))
+    >>> parameters.bias
+    array([1., 1., 0., 0., 0., 0., 0., 0.], dtype=float32)
+    """
+    spec = lstm_spec(norm, variant)
+    return initial(LSTM, spec, inputs, hidden, rng, dtype, proj_size)

@@ -1,13 +1,25 @@
-"""The parameters of each kind of recurrent cell, and their checks."""
+"""The kinds of recurrent cells: a declaration of each, and its parameters with their checks."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import Shape, check_shape
+from numnorm.arguments import Shape, check_dtype, check_generator, check_integer, check_shape
 from numnorm.backends.contract.backend import RecurrentBackend
-from numnorm.rnn.specs import Spec
+from numnorm.rnn.specs import (
+    NONLINEARITIES,
+    NORMS,
+    RESETS,
+    VARIANTS,
+    Spec,
+    gru_spec,
+    lstm_spec,
+    rnn_spec,
+)
+
+Array = np.ndarray[Any, Any]
 
 
 class LSTMParameters(NamedTuple):
@@ -172,30 +184,33 @@ class RNNParameters(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of recurrent cell.
+    """A kind of recurrent cell, as everything that serves all of them takes it.
 
     Attributes
     ----------
     name : str
-        The name of its function.
+        The name of its function, with which the names of its other functions begin.
     parameters : type
         The NamedTuple of its parameters.
-    gates : int
-        The number of rows of the weights for each unit.
+    gates : tuple of str
+        The gates in the order of the rows of the weights, which have one for each unit.
     sizes : mapping
         The number of elements for each unit of each other parameter.
     states : tuple of str
         The names of its states.
-    options : tuple of str
-        The names of the arguments that determine its spec.
+    options : mapping
+        The arguments that determine its spec, each with its choices, the default first.
+    make_spec : callable
+        Returns the spec for a choice of each option.
     """
 
     name: str
     parameters: Any
-    gates: int
+    gates: tuple[str, ...]
     sizes: Mapping[str, int]
     states: tuple[str, ...]
-    options: tuple[str, ...]
+    options: Mapping[str, tuple[Any, ...]]
+    make_spec: Callable[..., Spec]
 
     def __reduce__(self) -> str:
         # A name of this module: LSTM, PROJECTED_LSTM, GRU or RNN.
@@ -204,35 +219,44 @@ class Kind(NamedTuple):
     @property
     def rows(self) -> str:
         """The number of rows of the weights, for messages."""
-        return f"{self.gates}H" if self.gates > 1 else "H"
+        return f"{len(self.gates)}H" if len(self.gates) > 1 else "H"
+
+    def choices_of(self, spec: Spec) -> tuple[Any, ...]:
+        """Return the choices for which `make_spec` returns a spec."""
+        every = itertools.product(*self.options.values())
+        return next(choices for choices in every if self.make_spec(*choices) == spec)
 
 
 LSTM = Kind(
-    "lstm",
-    LSTMParameters,
-    4,
-    dict.fromkeys(("bias", "gamma_x", "beta_x", "gamma_h", "beta_h"), 4)
+    name="lstm",
+    parameters=LSTMParameters,
+    gates=("f", "i", "o", "g"),
+    sizes=dict.fromkeys(("bias", "gamma_x", "beta_x", "gamma_h", "beta_h"), 4)
     | dict.fromkeys(("gamma_c", "beta_c"), 1),
-    ("h", "c"),
-    ("norm", "variant"),
+    states=("h", "c"),
+    options={"norm": NORMS, "variant": VARIANTS},
+    make_spec=lstm_spec,
 )
 PROJECTED_LSTM = LSTM._replace(parameters=ProjectedLSTMParameters)
 GRU = Kind(
-    "gru",
-    GRUParameters,
-    3,
-    dict.fromkeys(("bias", "gamma_x", "beta_x", "gamma_h", "beta_h"), 3) | {"bias_h": 1},
-    ("h",),
-    ("norm", "reset_after"),
+    name="gru",
+    parameters=GRUParameters,
+    gates=("z", "r", "new"),
+    sizes=dict.fromkeys(("bias", "gamma_x", "beta_x", "gamma_h", "beta_h"), 3) | {"bias_h": 1},
+    states=("h",),
+    options={"norm": NORMS, "reset_after": RESETS},
+    make_spec=gru_spec,
 )
 RNN = Kind(
-    "rnn",
-    RNNParameters,
-    1,
-    dict.fromkeys(("bias", "gamma", "beta"), 1),
-    ("h",),
-    ("norm", "nonlinearity"),
+    name="rnn",
+    parameters=RNNParameters,
+    gates=("new",),
+    sizes=dict.fromkeys(("bias", "gamma", "beta"), 1),
+    states=("h",),
+    options={"norm": NORMS, "nonlinearity": NONLINEARITIES},
+    make_spec=rnn_spec,
 )
+KINDS = LSTM, PROJECTED_LSTM, GRU, RNN
 
 
 def kind_of(kind: Kind, parameters: Any) -> Kind:
@@ -293,10 +317,10 @@ def checked(
 
     `inputs` None takes the number of inputs from weight_x.
     """
-    given = named(kind, parameters)
+    unchecked = named(kind, parameters)
 
     def converted(name: str, check: Callable[[Shape], None]) -> Any:
-        value = getattr(given, name)
+        value = getattr(unchecked, name)
         if value is None:
             raise TypeError(f"{name} must be an array, got None")
         return backend.cell_parameter(name, value, x, check)
@@ -309,7 +333,7 @@ def checked(
     if kind is PROJECTED_LSTM:
         projection = values["projection"] = converted("projection", _check_projection)
         size, hidden = projection.shape
-        weight_h = of_shape("weight_h", kind.gates * hidden, size)
+        weight_h = of_shape("weight_h", len(kind.gates) * hidden, size)
     else:
         weight_h = converted("weight_h", lambda shape: _check_hidden(kind, shape))
         hidden = weight_h.shape[1]
@@ -321,7 +345,7 @@ def checked(
         "weight_h": weight_h,
     }
     for name, size in kind.sizes.items():
-        value = getattr(given, name)
+        value = getattr(unchecked, name)
         if name in _gains(kind) and is_mark(value):
             if spec.normalizes:
                 changes = ", ".join(f"{gain}=None" for gain in _gains(kind))
@@ -343,7 +367,7 @@ def checked(
 
 
 def _check_hidden(kind: Kind, shape: Shape) -> None:
-    if len(shape) != 2 or shape[0] != kind.gates * shape[1] or shape[1] == 0:
+    if len(shape) != 2 or shape[0] != len(kind.gates) * shape[1] or shape[1] == 0:
         raise ValueError(
             f"weight_h must have shape ({kind.rows}, H) with H at least 1, got {shape}"
         )
@@ -357,3 +381,48 @@ def _check_projection(shape: Shape) -> None:
 def _check_inputs(shape: Shape, rows: int) -> None:
     if len(shape) != 2 or shape[0] != rows:
         raise ValueError(f"weight_x must have shape ({rows}, I), got {shape}")
+
+
+def initial(
+    kind: Kind,
+    spec: Spec,
+    inputs: Any,
+    hidden: Any,
+    rng: np.random.Generator,
+    dtype: Any,
+    proj_size: Any = None,
+) -> Any:
+    """Return the first parameters of a kind: random weights, gains of 1, biases of 0."""
+    inputs, hidden = check_integer("inputs", inputs, 1), check_integer("hidden", hidden, 1)
+    dtype = check_dtype(dtype)
+    size = hidden if proj_size is None else check_integer("proj_size", proj_size, 1)
+    if size > hidden:
+        raise ValueError(f"proj_size must be at most {hidden}, the number of units, got {size}")
+    check_generator(rng)
+    values = {
+        "weight_x": np.concatenate([_glorot(rng, hidden, inputs) for _ in kind.gates]),
+        "weight_h": np.concatenate([_orthogonal(rng, hidden)[:, :size] for _ in kind.gates]),
+    }
+    if proj_size is not None:
+        values["projection"] = _glorot(rng, size, hidden)
+        kind = PROJECTED_LSTM
+    for name, size in kind.sizes.items():
+        if name in spec.parameters or name.startswith("bias"):
+            gain = 0.1 if spec.batch else 1.0  # as in Cooijmans et al.
+            values[name] = np.full(size * hidden, gain if name.startswith("gamma") else 0.0)
+    if kind.gates[0] == "f":  # the forget gate
+        values["bias"][:hidden] = 1.0
+    with np.errstate(under="ignore"):  # a number may be below the range of the dtype
+        return kind.parameters(**{name: value.astype(dtype) for name, value in values.items()})
+
+
+def _orthogonal(generator: np.random.Generator, size: int) -> Array:
+    """Return a uniformly distributed random orthogonal matrix (Mezzadri 2007)."""
+    q, r = np.linalg.qr(generator.standard_normal((size, size)))
+    return q * np.sign(np.diag(r))
+
+
+def _glorot(generator: np.random.Generator, units: int, inputs: int) -> Array:
+    """Return uniform weights of variance 2 / (inputs + units) (Glorot and Bengio 2010)."""
+    bound = np.sqrt(6.0 / (inputs + units))
+    return generator.uniform(-bound, bound, (units, inputs))

@@ -1,8 +1,14 @@
-"""The forward and backward pass of every kind of recurrent cell: checks, and calls of a backend."""
+"""The passes of every kind of recurrent cell, over sequences and of one step.
 
+They check arguments and call a backend.
+"""
+
+import contextlib
 import dataclasses
 import functools
 import importlib
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -11,23 +17,27 @@ from numnorm.arguments import (
     check_dtype,
     check_eps,
     check_flag,
-    check_generator,
-    check_number,
     check_shape,
 )
 from numnorm.array_likes import is_on_device
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Scaling, scaling_by
-from numnorm.backends.contract.recurrent import LSTMSpec, SequenceLayout, Step
+from numnorm.backends.contract.recurrent import (
+    LSTMSpec,
+    SequenceLayout,
+    Step,
+    wants_persistent_kernels,
+)
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm, running_statistics
-from numnorm.rnn.dropout import Kept, check_dropout, drawn
-from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, checked, is_mark, kind_of, named
-from numnorm.rnn.pickling import reduced
+from numnorm.rnn.masks import Masks, drawn_masks, masked
+from numnorm.rnn.parameters import Kind, checked, is_mark, kind_of, named
 from numnorm.rnn.sequences import sequence_layout
-from numnorm.rnn.specs import Spec, projected, with_masks
+from numnorm.rnn.specs import Spec
 
 # AdaNorm's C and k, the defaults of `ada_norm`.
 _ADA_SCALE, _ADA_K = 1.0, 0.1
+# Packed parameters remember how to take a step for this many batch sizes and epsilons.
+_MOST_STEPS = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -85,23 +95,6 @@ class Options(NamedTuple):
     recurrent_dropout: Any = 0.0
 
 
-class _Masks(NamedTuple):
-    """The masks of a call; None for what there is not.
-
-    Attributes
-    ----------
-    inputs : Kept or None
-    states : array or None
-        Of dropout, as the backend takes it.
-    zoneout : tuple
-        The same, for each state.
-    """
-
-    inputs: Kept | None
-    states: Any
-    zoneout: tuple[Any, ...]
-
-
 class _Saved(NamedTuple):
     kind: Kind
     single: bool
@@ -116,7 +109,7 @@ class _Saved(NamedTuple):
     dtype: Any
     given: Any
     weights: Any
-    masks: _Masks
+    masks: Masks
     kept: Any
 
     def __repr__(self) -> str:
@@ -126,6 +119,20 @@ class _Saved(NamedTuple):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reduced(self)
+
+
+def reduced(saved: Any) -> tuple[Any, ...]:
+    """Return what ``__reduce__`` of a NamedTuple returns, whose `backend` may be a module."""
+    values = saved._asdict()
+    backend = values.pop("backend")
+    home = backend.__name__ if isinstance(backend, ModuleType) else backend
+    return _restored, (type(saved), home, values)
+
+
+def _restored(kind: Any, backend: Any, values: dict[str, Any]) -> Any:
+    if isinstance(backend, str):
+        backend = importlib.import_module(backend)
+    return kind(backend=backend, **values)
 
 
 def forward(
@@ -151,14 +158,16 @@ def forward(
     layout = sequence_layout(time, batch, options.lengths, reverse)
     x = backend.pack_padded(x, layout, batch_first, None)
     given, ready, weights = _weights(kind, spec, parameters, x, backend)
-    spec, probabilities = _with_masks(kind, spec, options)
+    spec, probabilities = masked(
+        kind, spec, options.dropout, options.recurrent_dropout, options.zoneout, options.rng
+    )
     wide, outer = ready.weight_h.shape
-    widths = (outer, wide // kind.gates)[: len(kind.states)]
+    widths = (outer, wide // len(kind.gates))[: len(kind.states)]
     first = [
         backend.cell_state(name, s, (batch, width), x, batched)
         for name, s, width in zip(kind.states, states, widths, strict=True)
     ]
-    masks = _drawn_masks(probabilities, options.rng, layout, outer, x, backend)
+    masks = drawn_masks(probabilities, options.rng, layout, outer, x, backend)
     x = backend.dropped(x, *masks.inputs, layout) if masks.inputs else x
     sorted_states = tuple(backend.sort_states(s, layout) for s in first)
     if spec.batch:
@@ -258,70 +267,6 @@ def pack(kind: Kind, spec: Spec, parameters: Any, dtype: Any) -> Packed:
     return Packed(kind, spec, copied, backend, like.dtype, weights)
 
 
-def _probabilities(kind: Kind, zoneout: Any) -> tuple[float, ...]:
-    """Return the zoneout probability of each state."""
-    if type(zoneout) is float and zoneout == 0.0:  # fast, for most calls
-        return (0.0,) * len(kind.states)
-    values = zoneout if isinstance(zoneout, tuple | list) else (zoneout,) * len(kind.states)
-    if len(values) != len(kind.states):
-        raise ValueError(
-            f"zoneout must be a number, or one for each of {', '.join(kind.states)}, "
-            f"got {len(values)} of them"
-        )
-    return tuple(check_number("zoneout", value, least=0.0, most=1.0) for value in values)
-
-
-def _with_masks(
-    kind: Kind, spec: Spec, options: Options
-) -> tuple[Spec, tuple[float, float, tuple[float, ...]]]:
-    """Return the spec with masks, and the probabilities of dropout and of zoneout, checked."""
-    zoneout, rng = _probabilities(kind, options.zoneout), options.rng
-    inputs = check_dropout("dropout", options.dropout, rng)
-    states = check_dropout("recurrent_dropout", options.recurrent_dropout, rng)
-    if spec.batch and (any(zoneout) or states):
-        name = "zoneout" if any(zoneout) else "recurrent_dropout"
-        raise ValueError(f"{name} must be 0 with batch norm")
-    if kind is PROJECTED_LSTM:
-        if any(zoneout) or states:
-            name = "zoneout" if any(zoneout) else "recurrent_dropout"
-            raise ValueError(f"{name} must be 0 with projections")
-        if spec.batch:
-            raise ValueError("norm must be that of a row with projections, got 'batch'")
-        return projected(spec), (inputs, states, zoneout)
-    return with_masks(spec, any(zoneout), states > 0), (inputs, states, zoneout)
-
-
-def _drawn_masks(
-    probabilities: tuple[float, float, tuple[float, ...]],
-    rng: Any,
-    layout: SequenceLayout,
-    width: int,
-    x: Any,
-    backend: Any,
-) -> _Masks:
-    """Return the masks of a call, drawn in the order of the attributes."""
-    inputs = drawn(probabilities[0], rng, layout.batch, x.shape[1])
-    states = drawn(probabilities[1], rng, layout.batch, width)
-    mask = backend.dropout_mask(*states, layout, x) if states else None
-    return _Masks(inputs, mask, _zoneout_masks(probabilities[2], rng, layout, width, x, backend))
-
-
-def _zoneout_masks(
-    zoneout: tuple[float, ...], rng: Any, layout: SequenceLayout, width: int, x: Any, backend: Any
-) -> tuple[Any, ...]:
-    """Return the zoneout mask of each state: drawn, or the probability without a generator."""
-    if rng is not None:
-        check_generator(rng)
-    if not any(zoneout):
-        return (None,) * len(zoneout)
-    masks: list[Any] = list(zoneout)
-    if rng is not None:
-        # Step by step, so that neither padding nor chunks change the masks.
-        drawn = rng.random((layout.time, len(zoneout), layout.batch, width), np.float32)
-        masks = [drawn[:, i] < probability for i, probability in enumerate(zoneout)]
-    return tuple(backend.zoneout_mask(mask, layout, width, x) for mask in masks)
-
-
 def backward(
     kind: Kind, maker: str, dy: Any, saved: Any, dstates: tuple[Any, ...], *, single: bool = False
 ) -> tuple[Any, ...]:
@@ -398,3 +343,107 @@ def _parameter_gradients(saved: _Saved, gradients: dict[str, Any]) -> Any:
             for name, value in saved.given._asdict().items()
         }
     )
+
+
+def step(
+    kind: Kind,
+    make_spec: Callable[..., Spec],
+    choices: tuple[Any, ...],
+    x: Any,
+    parameters: Any,
+    states: tuple[Any, ...],
+    options: tuple[Any, Any, Any, Any, Any],
+) -> tuple[Any, ...]:
+    """Return the states after one step; `choices` determine the spec.
+
+    `options` are eps, zoneout, rng, dropout and recurrent_dropout. Usual arrays and packed
+    parameters take a short way, from their second call on.
+    """
+    eps, zoneout, rng, dropout, recurrent_dropout = options
+    key = known = None
+    if (
+        type(parameters) is Packed
+        and parameters.kind is kind
+        and type(x) is np.ndarray
+        and type(eps) is type(zoneout) is type(dropout) is type(recurrent_dropout) is float
+        and zoneout == dropout == recurrent_dropout == 0.0
+        and rng is None
+    ):
+        # With the type, because True is equal to 1 and `make_spec` refuses 1.
+        key = choices, type(choices[-1]), eps, x.shape, x.dtype
+        try:
+            known = parameters.steps.get(key)
+        except TypeError:  # of a choice that has no hash; `make_spec` raises the error
+            key = None
+        if known is not None and (result := known(x, states)) is not None:
+            return result
+    every = Options(
+        eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
+    )
+    result = forward(kind, make_spec(*choices), x, parameters, states, every, single=True)
+    if key is not None and known is None and x.ndim == 2 and x.dtype == parameters.dtype:
+        _remember_step(parameters, key, eps, x, result)
+    return result
+
+
+def _remember_step(packed: Packed, key: Any, eps: float, x: Any, states: tuple[Any, ...]) -> None:
+    """Remember how to take a step like one that was taken."""
+    layout, shape = sequence_layout(1, x.shape[0], None, False), states[0].shape
+    take = packed.backend.prepared_step(
+        packed.spec.cell, scaling_by(eps), x, layout.steps, packed.weights, states
+    )
+
+    def take_if_usual(x: Any, states: tuple[Any, ...]) -> Any:
+        for state in states:
+            if state is not None and not (
+                type(state) is np.ndarray and state.shape == shape and state.dtype == x.dtype
+            ):
+                return None
+        return None if take is None else take(x, states)
+
+    if len(packed.steps) >= _MOST_STEPS:
+        packed.steps.clear()
+    packed.steps[key] = take_if_usual
+
+
+@contextlib.contextmanager
+def persistent_kernels() -> Iterator[None]:
+    """Run all steps of a recurrent cell in one kernel, if the weights fit a CUDA device.
+
+    Without this setting, each step on a device is a matrix product by the library of the arrays
+    and a kernel of numnorm. A persistent kernel [1]_ keeps the weights of the states in shared
+    memory from the first step to the last. Cells that do not fit, cells with batch norm, and
+    arrays on the host still run step by step. Results differ only by rounding.
+
+    The setting applies to forward and backward passes inside the ``with`` statement, in the same
+    thread or task.
+
+    See Also
+    --------
+    numnorm.rnn.lstm, numnorm.rnn.gru, numnorm.rnn.rnn
+
+    Notes
+    -----
+    All blocks of such a kernel run at the same time and wait for each other. They have been
+    tested in a simulation, not on a device.
+
+    References
+    ----------
+    .. [1] G. Diamos et al., "Persistent RNNs: Stashing Recurrent Weights On-Chip", ICML 2016.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> parameters = rnn.lstm_init(3, 4, rng=np.random.default_rng(0))
+    >>> x = np.ones((5, 2, 3))  # or an array of a device: time, batch, features
+    >>> with rnn.persistent_kernels():
+    ...     y, h, c = rnn.lstm(x, parameters)
+    >>> y.shape
+    (5, 2, 4)
+    """
+    token = wants_persistent_kernels.set(True)
+    try:
+        yield
+    finally:
+        wants_persistent_kernels.reset(token)

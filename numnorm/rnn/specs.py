@@ -1,10 +1,10 @@
 """Specs of recurrent cells: which norm applies where, for the published variants."""
 
 import functools
-import itertools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from numnorm.arguments import check_choice, check_flag
+from numnorm.array_types import LSTMVariant, Nonlinearity
 from numnorm.backends.contract.norms import Norm
 from numnorm.backends.contract.recurrent import CellSpec, GRUSpec, LSTMSpec, RNNSpec
 from numnorm.norms.ada import ADA
@@ -28,7 +28,12 @@ _NORMS = {
     "ada": _CellNorm(ADA.formula, parameters=0),
     None: None,
 }
-_VARIANTS = ("paper", "normalized_cell", "per_gate", "cell_only")
+
+# The choices of each option of a cell, the default first.
+NORMS = tuple(_NORMS)
+VARIANTS = get_args(LSTMVariant)
+RESETS = (True, False)
+NONLINEARITIES = get_args(Nonlinearity)
 
 
 class Spec(NamedTuple):
@@ -63,7 +68,7 @@ class Spec(NamedTuple):
 def lstm_spec(norm: Any, variant: Any) -> Spec:
     """Return the spec of an LSTM."""
     norm = check_choice("norm", norm, ("layer", "rms", "ada", "batch", None))
-    return _lstm_spec(norm, check_choice("variant", variant, _VARIANTS))
+    return _lstm_spec(norm, check_choice("variant", variant, VARIANTS))
 
 
 @functools.cache
@@ -85,7 +90,7 @@ def _lstm_spec(name: str | None, variant: str) -> Spec:
 
 def gru_spec(norm: Any, reset_after: Any = True) -> Spec:
     """Return the spec of a gated recurrent unit."""
-    norm = check_choice("norm", norm, tuple(_NORMS))
+    norm = check_choice("norm", norm, NORMS)
     return _gru_spec(norm, check_flag("reset_after", reset_after))
 
 
@@ -97,33 +102,14 @@ def _gru_spec(name: str | None, reset_after: bool) -> Spec:
 
 def rnn_spec(norm: Any, nonlinearity: Any) -> Spec:
     """Return the spec of a plain recurrent network."""
-    norm = check_choice("norm", norm, tuple(_NORMS))
-    return _rnn_spec(norm, check_choice("nonlinearity", nonlinearity, ("tanh", "relu")))
+    norm = check_choice("norm", norm, NORMS)
+    return _rnn_spec(norm, check_choice("nonlinearity", nonlinearity, NONLINEARITIES))
 
 
 @functools.cache
 def _rnn_spec(name: str | None, nonlinearity: str) -> Spec:
     norm = _NORMS[name]
     return Spec(RNNSpec(norm, rectified=nonlinearity == "relu"), _parameters(norm, [""]))
-
-
-_MAKERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "lstm": (lstm_spec, _VARIANTS),
-    "gru": (gru_spec, (True, False)),
-    "rnn": (rnn_spec, ("tanh", "relu")),
-}
-
-
-def spec_of(kind: str, norm: Any, option: Any) -> Spec:
-    """Return the spec of a kind of cell, by its name and the two arguments that determine it."""
-    spec: Spec = _MAKERS[kind][0](norm, option)
-    return spec
-
-
-def options_of(kind: str, spec: Spec) -> tuple[str | None, Any]:
-    """Return the arguments with which `spec_of` returns a spec."""
-    pairs = itertools.product(_NORMS, _MAKERS[kind][1])
-    return next(pair for pair in pairs if spec_of(kind, *pair) == spec)
 
 
 def projected(spec: Spec) -> Spec:

@@ -13,19 +13,40 @@ import numpy as np
 from numnorm.arguments import check_eps, check_flag, check_number, check_shape
 from numnorm.array_types import LSTMNorm, LSTMVariant, Number
 from numnorm.backends import backend_for
-from numnorm.rnn.dropout import check_dropout, gain
-from numnorm.rnn.pickling import reduced
+from numnorm.rnn.cells import CELLS, Cell
+from numnorm.rnn.masks import check_dropout, gain
+from numnorm.rnn.parameters import KINDS
+from numnorm.rnn.passes import Packed, reduced
 from numnorm.rnn.results import Stacked, StackedForward, StackedGradients
 from numnorm.rnn.sequences import check_lengths
-from numnorm.rnn.stacked_plan import Direction, Plan, by_direction, naming, planned
 
 Array = np.ndarray[Any, Any]
+
+_CELLS: dict[type, Cell] = {kind.parameters: CELLS[kind.name] for kind in KINDS}
+
+
+def _cell_of(parameters: Any) -> Cell | None:
+    """Return the cell with these parameters; None if there is none."""
+    kind = parameters.kind.parameters if isinstance(parameters, Packed) else type(parameters)
+    return _CELLS.get(kind)
+
+
+class _Direction(NamedTuple):
+    """One direction of a layer; its name, such as ``layers[1][0]``, is for messages."""
+
+    name: str
+    cell: Cell
+    parameters: Any
+    reverse: bool
+
+
+_Plan = tuple[tuple[_Direction, ...], ...]
 
 
 class _Saved(NamedTuple):
     backend: Any
     x: Any
-    plan: Plan
+    plan: _Plan
     cells: tuple[tuple[Any, ...], ...]
     widths: tuple[tuple[int, ...], ...]
     masks: tuple[Any, ...]
@@ -252,7 +273,7 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
         dy = backend.as_like("dy", dy, saved.x)
         check_shape("dy", dy.shape, saved.shape, "that of y")
         grad = backend.to_time_major(dy, saved.batch_first)
-    given = by_direction("dstates", dstates, saved.plan)
+    given = _by_direction("dstates", dstates, saved.plan)
     states, layers = [], []
     for number in reversed(range(len(saved.plan))):
         if number < len(saved.masks):
@@ -264,7 +285,7 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
             saved.plan[number], parts, saved.cells[number], given[number], strict=True
         ):
             with naming(direction.name):
-                gradients.append(direction.kind.backward(part, cell, *last))
+                gradients.append(direction.cell.backward(part, cell, *last))
         grads = [of_direction[0] for of_direction in gradients]
         grad = grads[0] if len(grads) == 1 else backend.add(*grads)
         states.append(_as_given([tuple(of_direction[1:-1]) for of_direction in gradients]))
@@ -316,8 +337,8 @@ def _run(
     time, *batch = y.shape[:-1]
     lengths = None if lengths is None else check_lengths(lengths, time, *(batch or (1,)))
     options = options | {"lengths": lengths}
-    plan = planned(layers)
-    given = by_direction("states", states, plan)
+    plan = _planned(layers)
+    given = _by_direction("states", states, plan)
     dropout = check_dropout("dropout", dropout, rng)
     recurrent = check_dropout("recurrent_dropout", options["recurrent_dropout"], rng)
     draws = (_any_zoneout(options["zoneout"]) or recurrent > 0) and rng is not None
@@ -349,10 +370,10 @@ def _run(
 
 
 def _run_direction(
-    direction: Direction, x: Any, states: tuple[Any, ...], options: dict[str, Any], save: bool
+    direction: _Direction, x: Any, states: tuple[Any, ...], options: dict[str, Any], save: bool
 ) -> tuple[Any, tuple[Any, ...], Any]:
     """Return the outputs, the last states, and what the backward pass needs or None."""
-    function = direction.kind.forward if save else direction.kind.call
+    function = direction.cell.forward if save else direction.cell.call
     with naming(direction.name):
         y, *rest = function(x, direction.parameters, *states, reverse=direction.reverse, **options)
     return y, tuple(rest[:-1] if save else rest), rest[-1] if save else None
@@ -394,3 +415,81 @@ def _mask(rng: np.random.Generator, shape: tuple[int, ...], dropout: float) -> A
 def _spawned(rng: np.random.Generator) -> np.random.Generator:
     """Return a generator for one use, so that the number of steps does not affect other draws."""
     return np.random.default_rng(rng.integers(2**63))
+
+
+def _planned(layers: Any) -> _Plan:
+    """Return the directions of each layer."""
+    if not isinstance(layers, list | tuple) or _cell_of(layers):
+        raise TypeError(
+            f"layers must be a list or tuple with the parameters of each layer, got an object of "
+            f"type {type(layers).__name__}"
+        )
+    if not layers:
+        raise ValueError("layers must have at least 1 element, got none")
+    return tuple(_directions(f"layers[{n}]", layer) for n, layer in enumerate(layers))
+
+
+def _directions(name: str, layer: Any) -> tuple[_Direction, ...]:
+    cell = _cell_of(layer)
+    if cell:
+        return (_Direction(name, cell, layer, False),)
+    expected = f"{', '.join(kind.__name__ for kind in _CELLS)} or Packed"
+    if not isinstance(layer, list | tuple):
+        raise TypeError(
+            f"{name} must be one of {expected}, or a pair of them, got an object of type "
+            f"{type(layer).__name__}"
+        )
+    if len(layer) != 2:
+        raise ValueError(
+            f"{name} must be one of {expected}, or a pair of them, got {len(layer)} elements"
+        )
+    directions = []
+    for n, parameters in enumerate(layer):
+        cell = _cell_of(parameters)
+        if not cell:
+            raise TypeError(
+                f"{name}[{n}] must be one of {expected}, got an object of type "
+                f"{type(parameters).__name__}"
+            )
+        directions.append(_Direction(f"{name}[{n}]", cell, parameters, n == 1))
+    return tuple(directions)
+
+
+def _by_direction(name: str, states: Any, plan: _Plan) -> tuple[tuple[Any, ...], ...]:
+    """Return the states of each direction of each layer, as the arguments of its call."""
+    result = []
+    of_layers = _elements(name, states, len(plan), "one for each layer")
+    for n, (directions, value) in enumerate(zip(plan, of_layers, strict=True)):
+        path = f"{name}[{n}]"
+        named = [(path, value)]
+        if len(directions) == 2:
+            both = _elements(path, value, 2, "one for each direction")
+            named = [(f"{path}[{k}]", of_direction) for k, of_direction in enumerate(both)]
+        of_directions = []
+        for direction, (where, of_direction) in zip(directions, named, strict=True):
+            names = direction.cell.kind.states
+            of_directions.append(_elements(where, of_direction, len(names), " and ".join(names)))
+        result.append(tuple(of_directions))
+    return tuple(result)
+
+
+def _elements(name: str, value: Any, count: int, meaning: str) -> tuple[Any, ...]:
+    """Return the elements of a tuple or list; `count` times None for None."""
+    if value is None:
+        return (None,) * count
+    expected = f"{name} must be None or a tuple with {count} elements, {meaning}"
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{expected}, got an object of type {type(value).__name__}")
+    if len(value) != count:
+        raise ValueError(f"{expected}, got {len(value)}")
+    return tuple(value)
+
+
+@contextlib.contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Prefix the errors of a cell with the name of its layer and direction."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name}: {error}") from error

@@ -105,12 +105,11 @@ def with_axes_of(x: xr.DataArray, array: xr.Variable) -> Any:
     return data[tuple(slice(None) if dim in array.dims else None for dim in x.dims)]
 
 
-def check_chunks(x: xr.DataArray, core: Names, advice: str = "") -> None:
+def check_chunks(x: xr.DataArray, core: Names) -> None:
     """Raise if x is divided along a dimension."""
     for dim in core:
         chunks = len(x.chunksizes.get(dim, (1,)))
         if chunks > 1:
             raise ValueError(
-                f"x must have one chunk along {dim!r}, got "
-                f"{chunks}: use x.chunk({{{dim!r}: -1}}){advice}"
+                f"x must have one chunk along {dim!r}, got {chunks}: use x.chunk({{{dim!r}: -1}})"
             )

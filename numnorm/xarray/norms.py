@@ -241,34 +241,29 @@ def _of_array(
         if not of_elements and set(value.dims) == set(usual):
             options[name] = value.transpose(*(d for d in order if d in usual)).data
         else:
+            samples = dims.samples or ()
+            if not set(samples).isdisjoint(value.dims):  # they become one axis
+                value = value.set_dims({**{d: x.sizes[d] for d in samples}, **value.sizes})
             full = with_axes_of(ordered, value)
             if not of_elements and len(usual) == x.ndim:  # it would be taken for the usual shape
                 full = value.set_dims(dict(ordered.sizes)).data
-            options[name] = _first_axes_as_one(full, ordered.shape, merged)
+            options[name] = _first_axes_as_one(full, merged)
     axes = [order.index(name) for name in order if name in dims.axis]
     if merged is not None:
         axes = [1 + axis - merged for axis in axes]
     options[spec.axis] = axes[0] if len(axes) == 1 else tuple(axes)
-    data = _first_axes_as_one(ordered.data, ordered.shape, merged)
+    data = _first_axes_as_one(ordered.data, merged)
     y = spec.function(data, **options).reshape(ordered.shape)
     if is_lazy(ordered.variable) and y.chunks != ordered.chunks:
         y = y.rechunk(ordered.chunks)
     return ordered.copy(data=y).transpose(*x.dims)
 
 
-def _first_axes_as_one(array: Any, shape: tuple[int, ...], count: int | None) -> Any:
-    """Return an array that broadcasts to a shape, with its `count` first axes as one axis."""
+def _first_axes_as_one(array: Any, count: int | None) -> Any:
+    """Return an array with its `count` first axes as one axis."""
     if count is None or count == 1:
         return array
-    first, last = array.shape[:count], array.shape[count:]
-    if math.prod(first) != 1 and first != shape[:count]:
-        # Also for arrays of Dask, through a dimension for each axis.
-        names = tuple(range(array.ndim))
-        whole = dict(zip(names, (*shape[:count], *last), strict=True))
-        variable: Any = xr.Variable(names, array)
-        array = variable.set_dims(whole).data
-        first = shape[:count]
-    return array.reshape((math.prod(first), *last))
+    return array.reshape((math.prod(array.shape[:count]), *array.shape[count:]))
 
 
 # Running statistics

@@ -35,6 +35,9 @@ GOOD = {
     "ada_norm": {"x": X},
     "ada_norm_forward": {"x": X},
     "ada_norm_backward": {"dy": X, "x": X, **STATISTICS},
+    "standard_normal_variate": {"x": X},
+    "standard_normal_variate_forward": {"x": X},
+    "standard_normal_variate_backward": {"dy": X, "x": X, **STATISTICS},
     "batch_norm": {"x": X},
     "batch_norm_forward": {"x": X},
     "batch_norm_backward": {"dy": X, "x": X, "mean": ROW, "rstd": ROW},
@@ -45,9 +48,9 @@ GOOD = {
     "instance_norm": {"x": IMAGES},
     "instance_norm_forward": {"x": IMAGES},
     "instance_norm_backward": {"dy": IMAGES, "x": IMAGES, **OF_CHANNELS},
-    "weight_norm": {"v": X},
-    "weight_norm_forward": {"v": X},
-    "weight_norm_backward": {"dw": X, "v": X, "norm": COLUMN},
+    "weight_norm": {"x": X},
+    "weight_norm_forward": {"x": X},
+    "weight_norm_backward": {"dy": X, "x": X, "norm": COLUMN},
 }
 
 
@@ -58,11 +61,6 @@ NORM_OF["batch_moments"] = "batch_norm"
 def takes(name):
     """The functions that take an argument of this name."""
     return [f for f in GOOD if name in inspect.signature(getattr(numnorm, f)).parameters]
-
-
-def input_of(function):
-    """What a function calls the array that it normalizes."""
-    return "v" if function.startswith("weight") else "x"
 
 
 @pytest.mark.parametrize("function", kernels.names(NORM_OF, np.float64))
@@ -178,21 +176,19 @@ def input_cases():
     for number, (error, value, message) in enumerate(INPUTS):
         few = value is None or isinstance(value, str) or value is COMPLEX
         for function in GOOD if few else ["layer_norm", "batch_norm", "weight_norm_backward"]:
-            name = input_of(function)
-            changed = {name: value}
+            changed = {"x": value}
             yield pytest.param(
-                function, error, named(message, name), changed, id=f"{function}-input-{number}"
+                function, error, named(message, "x"), changed, id=f"{function}-input-{number}"
             )
 
 
 def scalar_cases():
     for function in GOOD:
-        name = input_of(function)
-        message = f"{name} must have at least 1 axis, got a scalar"
+        message = "x must have at least 1 axis, got a scalar"
         if function.startswith(("group", "instance")):
             message = "x must have at least 2 axes, got 0"
         for value in (3.0, np.array(1.0)):
-            yield case(function, ValueError, message, **{name: value})
+            yield case(function, ValueError, message, x=value)
 
 
 # Options that many functions share
@@ -261,9 +257,8 @@ def number_cases():
 
 def out_cases():
     for function in takes("out"):
-        name = input_of(function)
-        good = GOOD[function][name]
-        shape = wrong_shape("out", good.shape, f"the shape of {name}", (3,))
+        good = GOOD[function]["x"]
+        shape = wrong_shape("out", good.shape, "the shape of x", (3,))
         yield case(function, ValueError, shape, out=np.empty(3))
         message = "out must be a numpy.ndarray, got an object of type list"
         yield case(function, TypeError, message, out=good.tolist())
@@ -314,7 +309,7 @@ def channel_cases():
 def parameter_cases():
     """gamma, beta and g: shape, dtype and kind."""
     meanings = {"batch": "the channels of x", "group": "the channels of x"}
-    meanings |= {"instance": "the channels of x", "weight": "the axes of v that are not normalized"}
+    meanings |= {"instance": "the channels of x", "weight": "the axes of x that are not normalized"}
     shapes = {"weight": (3,), "group": (6,), "instance": (6,)}
     for name in ("gamma", "beta", "g"):
         for function in takes(name):
@@ -345,15 +340,13 @@ def parameter_cases():
 
 
 def gradient_cases():
-    """dy and dw."""
-    for name in ("dy", "dw"):
-        for function in takes(name):
-            good = GOOD[function][name]
-            shape = wrong_shape(name, good.shape, "the shape of the input", good.T.shape)
-            yield case(function, ValueError, shape, **{name: good.T})
-            yield case(function, TypeError, NO_LIKE.format(name) + "None", **{name: None})
-            message = no_dtype(name, "complex128")
-            yield case(function, TypeError, message, **{name: good * 1j})
+    """dy."""
+    for function in takes("dy"):
+        good = GOOD[function]["dy"]
+        shape = wrong_shape("dy", good.shape, "the shape of the input", good.T.shape)
+        yield case(function, ValueError, shape, dy=good.T)
+        yield case(function, TypeError, NO_LIKE.format("dy") + "None", dy=None)
+        yield case(function, TypeError, no_dtype("dy", "complex128"), dy=good * 1j)
     no_mask = NO_MASK.format("dy")
     yield case("layer_norm_backward", TypeError, no_mask, dy=masked(X))
     yield case("layer_norm_backward", TypeError, DIFFER.format("dy"), dy=RAGGED)
@@ -680,7 +673,7 @@ KEYWORDS = [
     ("batch_moments", "axis", "use channel_axis"),
     ("group_norm", "num_groups", "use groups"),
     ("weight_norm", "dim", "use axis"),
-    ("weight_norm", "weight", "use v"),
+    ("weight_norm", "weight", "use x"),
 ]
 
 
@@ -811,9 +804,9 @@ def test_a_refused_batch_changes_no_running_statistics(bad):
 
 @pytest.mark.parametrize("function", takes("out"))
 def test_a_refused_call_writes_no_output(function):
-    name = input_of(function)
-    out = np.full(GOOD[function][name].shape, 77.0)
-    for bad in ({name: GOOD[function][name] * 1j}, {"axis": 9}, {"channel_axis": 9}, {"rstd": 0}):
+    x = GOOD[function]["x"]
+    out = np.full(x.shape, 77.0)
+    for bad in ({"x": x * 1j}, {"axis": 9}, {"channel_axis": 9}, {"rstd": 0}):
         if next(iter(bad)) in inspect.signature(getattr(numnorm, function)).parameters:
             with pytest.raises((TypeError, ValueError)):
                 getattr(numnorm, function)(**(GOOD[function] | bad), out=out)

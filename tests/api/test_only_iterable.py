@@ -33,12 +33,11 @@ X = np.arange(6.0).reshape(3, 2)
 LAYER = rnn.gru_init(2, 3, rng=np.random.default_rng(0), norm=None)
 CALLS = {
     "x": numnorm.layer_norm,
-    "v": numnorm.weight_norm,
     "gamma": lambda bad: numnorm.layer_norm(X, bad),
     "beta": lambda bad: numnorm.batch_norm(X, None, bad),
     "where": lambda bad: numnorm.layer_norm(X, where=bad),
     "weights": lambda bad: numnorm.batch_norm(X, weights=bad),
-    "groups": lambda bad: numnorm.batch_norm(X, groups=bad),
+    "labels": lambda bad: numnorm.batch_norm(X, labels=bad),
     "out": lambda bad: numnorm.layer_norm(X, out=bad),
     "running_mean": lambda bad: numnorm.batch_norm(X, running_mean=bad, running_var=np.ones(2)),
     "running_var": lambda bad: numnorm.batch_norm(X, running_mean=np.ones(2), running_var=bad),
@@ -58,7 +57,8 @@ OF_X = {
     "moving_norm": lambda bad: numnorm.moving_norm(bad, 2),
     "exponential_norm": lambda bad: numnorm.exponential_norm(bad, 0.1),
     "standard_normal_variate": numnorm.standard_normal_variate,
-    "groups": lambda bad: numnorm.batch_norm(bad, groups=["a", "b"]),
+    "weight_norm": numnorm.weight_norm,
+    "labels": lambda bad: numnorm.batch_norm(bad, labels=["a", "b"]),
     "where": lambda bad: numnorm.layer_norm(bad, where=True),
     "list": lambda bad: numnorm.layer_norm([bad, bad]),
     "gru": lambda bad: rnn.gru(bad, LAYER, norm=None),

@@ -209,7 +209,6 @@ ARGUMENTS = {
     "dy": lambda bad: numnorm.layer_norm_backward(bad(4, 9), X, draw(4), draw(4)),
     "mean": lambda bad: numnorm.layer_norm_backward(X, X, bad(4), draw(4)),
     "rstd": lambda bad: numnorm.rms_norm_backward(X, X, bad(4)),
-    "v": lambda bad: numnorm.weight_norm(bad(4, 9)),
     "g": lambda bad: numnorm.weight_norm(X, bad(4)),
     "running_mean": lambda bad: numnorm.batch_norm(X, running_mean=bad(9), running_var=bad(9)),
     "h": lambda bad: rnn.lstm_cell(X, LSTM, bad(4, 2)),

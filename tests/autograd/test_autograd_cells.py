@@ -1,5 +1,8 @@
 """numnorm.autograd: the recurrent cells."""
 
+import inspect
+import pickle
+
 import autograd
 import autograd.numpy as anp
 import numpy as np
@@ -9,23 +12,34 @@ from kernels import full
 
 import numnorm.autograd as differentiable
 from numnorm import rnn
+from numnorm.rnn.cells import CELLS
 
 RNG = np.random.default_rng(8)
 X = RNG.normal(size=(3, 2, 3))
-CELLS = {
-    "lstm": (rnn.LSTMParameters, rnn.lstm_init, 2),
-    "gru": (rnn.GRUParameters, rnn.gru_init, 1),
-    "rnn": (rnn.RNNParameters, rnn.rnn_init, 1),
-}
 
 
 def arrays_of(name, **options):
     """Parameters far from their first values, as a dictionary, and states."""
-    _, init, count = CELLS[name]
-    parameters = init(3, 2, rng=RNG, dtype=np.float64, **options)._asdict()
+    cell = CELLS[name]
+    parameters = cell.init(3, 2, rng=RNG, dtype=np.float64, **options)._asdict()
     present = {key: value for key, value in parameters.items() if value is not None}
     moved = {key: value + RNG.normal(0, 0.3, value.shape) for key, value in present.items()}
-    return moved, tuple(RNG.normal(size=(2, 2)) for _ in range(count))
+    return moved, tuple(RNG.normal(size=(2, 2)) for _ in cell.kind.states)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_takes_what_the_public_function_takes(name):
+    function = getattr(differentiable, name)
+    taken = inspect.signature(function)
+    public = inspect.signature(CELLS[name].call)
+    assert [(p.name, p.kind, p.default) for p in taken.parameters.values()] == [
+        (p.name, p.kind, p.default) for p in public.parameters.values()
+    ]
+    types = inspect.get_annotations(function, eval_str=True)
+    assert types["return"] is public.return_annotation
+    for option in CELLS[name].kind.options:
+        assert types[option] == public.parameters[option].annotation
+    assert pickle.loads(pickle.dumps(function)) is function
 
 
 # Not AdaNorm, whose gradient is not the derivative.
@@ -45,11 +59,9 @@ def test_check_grads(name, options):
     weights, states = arrays_of(name, norm=norm)
 
     def function(x, weights, states):
-        parameters = CELLS[name][0](**weights)
+        parameters = CELLS[name].kind.parameters(**weights)
         result = getattr(differentiable, name)(x, parameters, *states, **options)
-        assert (
-            type(result).__name__ == {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}[name] + "States"
-        )
+        assert type(result) is inspect.signature(CELLS[name].call).return_annotation
         return anp.concatenate([anp.ravel(part) for part in result])
 
     for argnum in range(3):
@@ -59,10 +71,10 @@ def test_check_grads(name, options):
 @pytest.mark.parametrize("name", CELLS)
 def test_gradients_are_those_of_numnorm(name):
     weights, states = arrays_of(name)
-    parameters = CELLS[name][0](**weights)
-    *results, saved = getattr(rnn, f"{name}_forward")(X, parameters, *states)
+    parameters = CELLS[name].kind.parameters(**weights)
+    *results, saved = CELLS[name].forward(X, parameters, *states)
     ones = [np.ones_like(result) for result in results]
-    expected = getattr(rnn, f"{name}_backward")(ones[0], saved, *ones[1:])
+    expected = CELLS[name].backward(ones[0], saved, *ones[1:])
 
     def loss(x, weights):
         result = getattr(differentiable, name)(x, weights, *states)

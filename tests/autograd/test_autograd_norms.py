@@ -39,7 +39,7 @@ CASES = {
     "standard_normal_variate": ("standard_normal_variate", (X,), {}),
     "standard_normal_variate, ddof": ("standard_normal_variate", (X,), {"ddof": 1, "axis": 1}),
     "weight_norm": ("weight_norm", (X, X[:, :, 0]), {}),
-    "weight_norm of v": ("weight_norm", (X,), {"axis": (1, 2)}),
+    "weight_norm of x": ("weight_norm", (X,), {"axis": (1, 2)}),
     "weight_norm as in PyTorch": ("weight_norm", (X, X[:, :1, :1]), {"axis": (1, 2)}),
     "group_norm": ("group_norm", (X, C, C + 1), {"groups": 2}),
     "group_norm of each sample": ("group_norm", (X, X[:, :, :1], C), {"groups": 2}),

@@ -112,7 +112,7 @@ import time
 from numnorm.commands.compile import calls
 
 if __name__ == "__main__":
-    calls.compile_ahead([Job(time.sleep, (600,))] * 2, 2)
+    calls.compile_ahead([calls.Job(time.sleep, (600,))] * 2, 2)
 """
 
 
@@ -160,11 +160,9 @@ def test_without_a_compiler(capsys):
 def test_without_a_folder(capsys, monkeypatch):
     from numba.core import config
 
-    from numnorm.commands.compile import command
-
     monkeypatch.setattr(config, "DISABLE_JIT", 0)
     monkeypatch.setattr(cache, "directory", lambda: None)
-    monkeypatch.setattr(command, "missing", list)
+    monkeypatch.setattr(calls, "missing", list)
     assert main(["compile"]) == 2
     assert "no folder can be written to" in capsys.readouterr().err
 

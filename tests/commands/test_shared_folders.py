@@ -14,7 +14,7 @@ import pytest
 from array_files import apply, bits, draw, load, save, snapshot
 
 import numnorm
-from numnorm import wholefile
+from numnorm import files
 from numnorm.commands import outputs
 from numnorm.commands.apply.journal import Journal
 from numnorm.commands.outputs import appearing, appearing_directory
@@ -243,15 +243,15 @@ def test_a_name_that_is_taken_at_once_is_refused(monkeypatch, tmp_path_factory, 
 
 
 def test_names_cannot_be_known_before():
-    names = {wholefile.temporary_name(Path("y.zarr")) for _ in range(100)}
+    names = {files.temporary_name(Path("y.zarr")) for _ in range(100)}
     assert len(names) == 100
 
 
 def test_names_of_two_long_outputs_differ():
     first, second = (Path("x" * 60 + end) for end in ("1.npy", "2.npy"))
-    wholefile.temporary_name(first).touch()
-    assert len(wholefile.temporary_of(first)) == 1
-    assert wholefile.temporary_of(second) == []
+    files.temporary_name(first).touch()
+    assert len(files.temporary_of(first)) == 1
+    assert files.temporary_of(second) == []
 
 
 @pytest.mark.parametrize("old", [0o600, 0o640])
@@ -388,7 +388,7 @@ def test_of_many_processes_none_loses_its_result_without_a_word():
 
 def test_a_folder_that_somebody_has_locked_stops_nobody(capsys, monkeypatch):
     fcntl = pytest.importorskip("fcntl")
-    monkeypatch.setattr(wholefile, "_PATIENCE", 0.02)
+    monkeypatch.setattr(files, "_PATIENCE", 0.02)
     number = os.open(".", os.O_RDONLY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX)

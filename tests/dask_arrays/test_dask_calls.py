@@ -26,9 +26,9 @@ CALLS = {
     "ada_norm": {"x": X},
     "ada_norm_forward": {"x": X},
     "ada_norm_backward": {"dy": X, "x": X, **STATISTICS},
-    "weight_norm": {"v": X, "g": COLUMN},
-    "weight_norm_forward": {"v": X, "g": COLUMN},
-    "weight_norm_backward": {"dw": X, "v": X, "norm": COLUMN, "g": COLUMN},
+    "weight_norm": {"x": X, "g": COLUMN},
+    "weight_norm_forward": {"x": X, "g": COLUMN},
+    "weight_norm_backward": {"dy": X, "x": X, "norm": COLUMN, "g": COLUMN},
     "group_norm": {"x": X, "gamma": ROW, "beta": ROW},
     "group_norm_forward": {"x": X, "gamma": ROW, "beta": ROW},
     "group_norm_backward": {"dy": X, "x": X, **IN_GROUPS, "gamma": ROW},
@@ -36,6 +36,8 @@ CALLS = {
     "instance_norm_forward": {"x": X, "gamma": ROW, "beta": ROW},
     "instance_norm_backward": {"dy": X, "x": X, "mean": X, "rstd": X + 1.0, "gamma": ROW},
     "standard_normal_variate": {"x": X},
+    "standard_normal_variate_forward": {"x": X},
+    "standard_normal_variate_backward": {"dy": X, "x": X, **STATISTICS},
 }
 EACH = [(name, argument) for name, arguments in CALLS.items() for argument in arguments]
 
@@ -91,8 +93,8 @@ def check_refused(kind, message, name, **changed):
 @pytest.mark.parametrize("name, argument", EACH)
 def test_wrong_shapes_and_dtypes(name, argument):
     lazy = da.from_array(CALLS[name][argument], chunks=-1)
-    others = {key: whole() for key in CALLS[name] if key in ("x", "v") and key != argument}
-    if argument in ("x", "v"):
+    others = {key: whole() for key in CALLS[name] if key == "x" and key != argument}
+    if argument == "x":
         if len(CALLS[name]) > 1:
             changed = lazy[:3, :5] if name[0] != "g" else lazy[:3, :3]
             check_refused(ValueError, r"\w+ must have shape \(", name, **{argument: changed})
@@ -110,15 +112,14 @@ def test_wrong_shapes_and_dtypes(name, argument):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_what_no_lazy_call_takes(name):
-    x = next(key for key in ("x", "v") if key in CALLS[name])
     lazy = whole()
-    check_refused(ValueError, "out must be None for lazy arrays", name, **{x: lazy}, out=X.copy())
+    check_refused(ValueError, "out must be None for lazy arrays", name, x=lazy, out=X.copy())
     unknown = lazy[lazy[:, 0] > 0]
-    check_refused(ValueError, f"{x} must have chunks of known lengths", name, **{x: unknown})
+    check_refused(ValueError, "x must have chunks of known lengths", name, x=unknown)
     masked = lazy.map_blocks(np.ma.masked_array, meta=np.ma.empty((0, 0)))
-    check_refused(TypeError, f"{x} must not be a masked array", name, **{x: masked})
-    scalar = {key: da.ones(()) for key in CALLS[name] if key in (x, "dy", "dw")}
-    check_refused(ValueError, f"{x} must have at least (1 axis|2 axes), got", name, **scalar)
+    check_refused(TypeError, "x must not be a masked array", name, x=masked)
+    scalar = {key: da.ones(()) for key in CALLS[name] if key in ("x", "dy")}
+    check_refused(ValueError, "x must have at least (1 axis|2 axes), got", name, **scalar)
 
 
 WRONG = {
@@ -208,6 +209,7 @@ with dask.config.set({"tokenize.ensure-deterministic": True}):
             ("layer_norm", {"axis": (1, 2)}), ("layer_norm", {}), ("rms_norm", {}),
             ("weight_norm", {}), ("ada_norm", {"eps_in": "std", "ddof": 1}),
             ("group_norm", {"groups": 3}), ("instance_norm", {}),
+            ("standard_normal_variate", {"ddof": 1}),
         ):
             add(getattr(numnorm, name)(lazy, **options))
             y, *saved = add(getattr(numnorm, f"{name}_forward")(lazy, **options))

@@ -126,11 +126,74 @@ def test_errors():
             call(LAZY, where=np.ones(4))
         with pytest.raises(ValueError, match=r"^nan_policy must be"):
             call(LAZY, nan_policy="drop")
-    text = "^nan_policy is not supported for lazy arrays in {}$"
-    for name, more in (("batch_norm", {}), ("group_norm", {"groups": 2}), ("batch_moments", {})):
-        with pytest.raises(NotImplementedError, match=text.format(name)):
-            getattr(numnorm, name)(LAZY, **more, nan_policy="omit")
+    text = "^{} is not supported for lazy arrays in {}$"
+    with pytest.raises(NotImplementedError, match=text.format("nan_policy", "batch_moments")):
+        numnorm.batch_moments(LAZY, nan_policy="omit")
+    with pytest.raises(NotImplementedError, match=text.format("labels", "batch_norm")):
+        numnorm.batch_norm(LAZY, labels=[0] * 6)
     for name in ("layer_norm_backward", "moving_norm_backward"):
         given = (LAZY, LAZY, X[:, 0], X[:, 0]) if name.startswith("l") else (LAZY, LAZY, X, X, 2)
-        with pytest.raises(NotImplementedError, match=text.format(name)):
+        with pytest.raises(NotImplementedError, match=text.format("nan_policy", name)):
             getattr(numnorm, name)(*given, nan_policy="omit")
+    running = {"running_mean": da.zeros(4, chunks=2), "running_var": da.ones(4, chunks=2)}
+    text = "^where is not supported for lazy arrays with running statistics$"
+    with pytest.raises(NotImplementedError, match=text):
+        numnorm.batch_norm(LAZY, where=X > 3, **running)
+
+
+CHANNELS = {
+    "weight_norm": {"axis": (1, 2)},
+    "group_norm": {"groups": 2},
+    "group_norm of the last axis": {"groups": 3, "channel_axis": -1},
+    "instance_norm": {},
+    "batch_norm": {},
+    "batch_norm of two axes": {"channel_axis": (1, 2)},
+}
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+@FEW
+@given(data=st.data())
+def test_norms_of_channels_and_vectors(name, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 999)))
+    norm, options = name.partition(" ")[0], dict(CHANNELS[name])
+    x = rng.standard_normal((6, 4, 3))
+    arrays = {}
+    if data.draw(st.booleans()):
+        x[rng.random(x.shape) < 0.2] = np.nan
+        options["nan_policy"] = "omit"
+    small = data.draw(st.sampled_from([x.shape, (4, 1), (3,), (6, 1, 1)]))
+    if data.draw(st.booleans()) or "nan_policy" not in options:
+        arrays["where"] = rng.random(small) < 0.8
+        options["fill"] = data.draw(st.sampled_from([None, 7.0]))
+    if data.draw(st.booleans()):
+        arrays["weights"] = rng.integers(0, 3, small) * rng.random(small)
+    if data.draw(st.booleans()):
+        channels = np.atleast_1d(options.get("channel_axis", 1))
+        shape = tuple(x.shape[axis] for axis in channels)
+        names = ("gamma", "beta")
+        if norm == "weight_norm":
+            shape, names = x.shape[:1], ("g",)
+        arrays |= {key: rng.random(shape) for key in names}
+    lazy = {n: da.from_array(a, chunks=divided(a.shape, rng)) for n, a in arrays.items()}
+    lazy = {n: lazy[n] if data.draw(st.booleans()) else arrays[n] for n in lazy}
+    lazy_x = da.from_array(x, chunks=divided(x.shape, rng))
+    for kind in ("", "_forward"):
+        function = getattr(numnorm, norm + kind)
+        found = function(lazy_x, **options, **lazy)
+        found = found if kind else (found,)
+        expected = function(x, **options, **arrays)
+        assert found[0].chunks == lazy_x.chunks
+        for mine, other in zip(computed(found), expected if kind else (expected,), strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["batch_norm", "instance_norm"])
+def test_stored_statistics(name):
+    x, mask = np.arange(24.0).reshape(2, 3, 4), np.arange(4) > 0
+    running = {"running_mean": np.ones(3), "running_var": np.arange(1.0, 4.0)}
+    lazy = {key: da.from_array(array, chunks=2) for key, array in running.items()}
+    norm = getattr(numnorm, name)
+    found = norm(da.from_array(x, chunks=(1, 2, 3)), where=mask, training=False, **lazy)
+    expected = norm(x, where=mask, training=False, **running)
+    np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)

@@ -133,10 +133,10 @@ def test_weight_norm(library, shape, dtype):
     if dtype not in library.dtypes:
         pytest.skip("a dtype that this library does not have")
     kind = dtype_of(dtype)
-    v, dw, g = draw(shape, kind), draw(shape, kind, 9), draw(shape[:1], kind, 1)
-    of_v, of_g = library.take(v), library.take(g)
-    w, norm = numnorm.weight_norm_forward(of_v, of_g)
-    check(library.give(w), reference.weight_norm(v, g)[0], 8)
-    found = numnorm.weight_norm_backward(library.take(dw), of_v, norm, of_g)
-    for mine, exact in zip(found, reference.weight_norm_backward(dw, v, g), strict=True):
+    x, dy, g = draw(shape, kind), draw(shape, kind, 9), draw(shape[:1], kind, 1)
+    of_x, of_g = library.take(x), library.take(g)
+    y, norm = numnorm.weight_norm_forward(of_x, of_g)
+    check(library.give(y), reference.weight_norm(x, g)[0], 8)
+    found = numnorm.weight_norm_backward(library.take(dy), of_x, norm, of_g)
+    for mine, exact in zip(found, reference.weight_norm_backward(dy, x, g), strict=True):
         check(library.give(mine), exact, 64)

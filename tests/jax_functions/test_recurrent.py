@@ -1,9 +1,13 @@
 """LSTM and GRU of `numnorm.jax`: NumPy's bytes, gradients under jit and vmap, errors."""
 
+import inspect
+import pickle
+
 import numpy as np
 import pytest
 
 from numnorm import rnn
+from numnorm.rnn.cells import CELLS
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 import jax.numpy as jnp  # noqa: E402
@@ -34,6 +38,22 @@ def case(name, dtype):
     parameters = jax.tree.map(jnp.asarray, parameters)
     x = jnp.asarray(rng.normal(size=(4, 5, 3)).astype(np.float32)).astype(dtype)
     return x, parameters, lambda *given: getattr(numnorm.jax, kind)(*given, **options)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_a_cell_takes_what_the_public_function_takes_but_masks(name):
+    function = getattr(numnorm.jax, name)
+    taken = inspect.signature(function, eval_str=True)
+    public = inspect.signature(CELLS[name].call)
+    masks = "dropout", "recurrent_dropout", "zoneout", "rng"
+    assert [(p.name, p.kind, p.default) for p in taken.parameters.values()] == [
+        (p.name, p.kind, p.default) for p in public.parameters.values() if p.name not in masks
+    ]
+    assert taken.return_annotation is public.return_annotation
+    assert pickle.loads(pickle.dumps(function)) is function
+    documented = function.__doc__.partition("Returns")[0]
+    assert all(f"{p} : " in documented or f"{p}, " in documented for p in taken.parameters)
+    assert "dropout" not in documented
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])

@@ -263,18 +263,18 @@ def test_the_zero_row_of_rms_norm_and_the_zero_vector_of_weight_norm():
 @pytest.mark.parametrize("dtype, scale", [(np.float32, s) for s in WEIGHT_NORM_SCALES])
 @pytest.mark.parametrize("axis", [-1, 0, (0, 1)])
 def test_weight_norm_at_any_scale(dtype, scale, axis):
-    v, dw = draw(dtype, 0, scale, width=100), draw(dtype, width=100, seed=1)
-    rest = [v.shape[n] for n in range(2) if n not in reference.normalized_axes(2, axis)]
+    x, dy = draw(dtype, 0, scale, width=100), draw(dtype, width=100, seed=1)
+    rest = [x.shape[n] for n in range(2) if n not in reference.normalized_axes(2, axis)]
     g = draw(dtype, 1, 1, 1, int(np.prod(rest)), seed=2).reshape(rest)
-    w, norm = numnorm.weight_norm_forward(v, g, axis=axis)
-    expected = reference.weight_norm(v, g, axis)
-    assert_error(w, expected[0], FORWARD[dtype])
+    y, norm = numnorm.weight_norm_forward(x, g, axis=axis)
+    expected = reference.weight_norm(x, g, axis)
+    assert_error(y, expected[0], FORWARD[dtype])
     # The norm is saved in float64, from float32 numbers that were squared and added.
     assert_error(norm, expected[1], FORWARD[dtype])
-    dv, dg = numnorm.weight_norm_backward(dw, v, norm, g, axis=axis)
-    expected_dv, expected_dg = reference.weight_norm_backward(dw, v, g, axis)
-    assert_error(dv, expected_dv, BACKWARD[dtype])
-    terms = dw * reference.weight_norm(v, None, axis)[0]
+    dx, dg = numnorm.weight_norm_backward(dy, x, norm, g, axis=axis)
+    expected_dx, expected_dg = reference.weight_norm_backward(dy, x, g, axis)
+    assert_error(dx, expected_dx, BACKWARD[dtype])
+    terms = dy * reference.weight_norm(x, None, axis)[0]
     assert_error(dg, expected_dg, BACKWARD[dtype], random_walk(terms, expected_dg))
 
 
@@ -282,13 +282,13 @@ def test_weight_norm_at_any_scale(dtype, scale, axis):
 @kernels.full
 @pytest.mark.parametrize("scale", FLOAT64_SCALES)
 def test_weight_norm_of_float64_at_any_scale(scale):
-    v, dw = draw(np.float64, 0, scale, width=100), draw(np.float64, width=100, seed=1)
-    w, norm = numnorm.weight_norm_forward(v)
-    assert_error(w, reference.weight_norm(v)[0], FORWARD[np.float64])
-    dv, dg = numnorm.weight_norm_backward(dw, v, norm)
-    expected_dv, expected_dg = reference.weight_norm_backward(dw, v)
-    assert_error(dv, expected_dv, BACKWARD[np.float64])
-    terms = dw * reference.weight_norm(v)[0]
+    x, dy = draw(np.float64, 0, scale, width=100), draw(np.float64, width=100, seed=1)
+    y, norm = numnorm.weight_norm_forward(x)
+    assert_error(y, reference.weight_norm(x)[0], FORWARD[np.float64])
+    dx, dg = numnorm.weight_norm_backward(dy, x, norm)
+    expected_dx, expected_dg = reference.weight_norm_backward(dy, x)
+    assert_error(dx, expected_dx, BACKWARD[np.float64])
+    terms = dy * reference.weight_norm(x)[0]
     assert_error(dg, expected_dg, BACKWARD[np.float64], random_walk(terms, expected_dg))
 
 
@@ -364,14 +364,14 @@ def test_a_bad_element_stays_in_its_row_backward(name, poison, where):
 
 @pytest.mark.parametrize("poison", POISONS)
 def test_a_bad_element_stays_in_its_weight_vector(poison):
-    clean, dw = draw(np.float32, width=67), draw(np.float32, width=67, seed=1)
+    clean, dy = draw(np.float32, width=67), draw(np.float32, width=67, seed=1)
     bad = clean.copy()
     bad[3, 21] = poison
     rest = np.arange(ROWS) != 3
     results = []
-    for v in (bad, clean):
-        w, norm = numnorm.weight_norm_forward(v)
-        results.append((w, *numnorm.weight_norm_backward(dw, v, norm)))
+    for x in (bad, clean):
+        y, norm = numnorm.weight_norm_forward(x)
+        results.append((y, *numnorm.weight_norm_backward(dy, x, norm)))
     for mine, theirs in zip(*results, strict=True):
         assert same_bits(mine[rest], theirs[rest])
     if not np.isfinite(poison):

@@ -61,12 +61,12 @@ no_warnings = pytest.mark.skipif(UNCOMPILED, reason="NumPy's scalars warn of an 
 @kernels.full
 @pytest.mark.parametrize("dtype, value", [(np.float64, 1e-310), (BFLOAT16, 1e-40)])
 def test_the_length_of_a_vector_whose_reciprocal_is_out_of_range(dtype, value):
-    v = np.full((1, 4), value, dtype)
-    w, norm = numnorm.weight_norm_forward(v)
-    np.testing.assert_array_equal(w, np.full((1, 4), 0.5, dtype))
+    x = np.full((1, 4), value, dtype)
+    y, norm = numnorm.weight_norm_forward(x)
+    np.testing.assert_array_equal(y, np.full((1, 4), 0.5, dtype))
     # These numbers are subnormal: their smallest difference is what a rounding is at most.
     smallest = np.finfo(norm.dtype).smallest_subnormal
-    assert abs(float(norm[0]) - 2 * float(v[0, 0])) <= 4 * float(smallest)
+    assert abs(float(norm[0]) - 2 * float(x[0, 0])) <= 4 * float(smallest)
 
 
 @no_warnings
@@ -84,10 +84,10 @@ def test_a_reciprocal_that_is_out_of_range_is_infinite_without_a_warning(name):
 @pytest.mark.parametrize("size", [1e37, 1e-39])
 def test_the_gradient_of_a_length_beyond_float32(size):
     """bfloat16 has the range of float32, and a length may have more."""
-    v = np.full((1, 2000), size, BFLOAT16)
-    _, norm = numnorm.weight_norm_forward(v)
-    assert float(norm[0]) == pytest.approx(float(v[0, 0]) * math.sqrt(2000), rel=1e-6)
-    dg = numnorm.weight_norm_backward(np.ones_like(v), v, norm, np.ones(1)).dg
+    x = np.full((1, 2000), size, BFLOAT16)
+    _, norm = numnorm.weight_norm_forward(x)
+    assert float(norm[0]) == pytest.approx(float(x[0, 0]) * math.sqrt(2000), rel=1e-6)
+    dg = numnorm.weight_norm_backward(np.ones_like(x), x, norm, np.ones(1)).dg
     assert dg[0] == pytest.approx(math.sqrt(2000), rel=1e-5)
 
 

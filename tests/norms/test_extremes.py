@@ -241,11 +241,11 @@ def test_an_infinity_makes_its_row_and_its_statistics_nan(options, width, infini
 
 
 def test_a_length_beyond_the_range():
-    v = np.full((1, 4), 1.7e308)
-    w, norm = numnorm.weight_norm_forward(v)
-    np.testing.assert_array_equal(w, 0.5)
+    x = np.full((1, 4), 1.7e308)
+    y, norm = numnorm.weight_norm_forward(x)
+    np.testing.assert_array_equal(y, 0.5)
     assert norm == np.inf
-    assert np.isnan(numnorm.weight_norm_backward(np.ones((1, 4)), v, norm).dv).all()
+    assert np.isnan(numnorm.weight_norm_backward(np.ones((1, 4)), x, norm).dx).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])

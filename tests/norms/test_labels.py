@@ -1,4 +1,4 @@
-"""Labels of samples: what `groups=` of batch norm and of moments takes, and merging by label."""
+"""Labels of samples: what `labels=` of batch norm and of moments takes, and merging by label."""
 
 import copy
 import pickle
@@ -32,16 +32,16 @@ WRONG = {
     "mixed": (
         np.array(["a", 1, "a", 1], object),
         TypeError,
-        "groups must have labels of one type, got int and str",
+        "labels must have labels of one type, got int and str",
     ),
 }
 
 
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 def test_labels_of_any_type(labels):
-    moments = numnorm.batch_moments(X, groups=labels)
+    moments = numnorm.batch_moments(X, labels=labels)
     np.testing.assert_array_equal(moments.moments.mean, [[2.0], [7.0]])
-    found = numnorm.batch_norm(X, groups=labels, eps=0)
+    found = numnorm.batch_norm(X, labels=labels, eps=0)
     np.testing.assert_array_equal(found, [[-1.0], [-1.0], [1.0], [1.0]])
 
 
@@ -49,36 +49,36 @@ def test_labels_of_any_type(labels):
 def test_labels_that_are_missing_or_mixed(labels, error, text):
     for function in (numnorm.batch_moments, numnorm.batch_norm):
         with pytest.raises(error, match=re.escape(text)):
-            function(X, groups=labels)
+            function(X, labels=labels)
 
 
 @pytest.mark.parametrize("labels", [[1, 2, 1, 2], [True, False] * 2, [0.5, 1.5] * 2, NAMES])
 def test_objects_are_labels_as_what_they_are(labels):
-    stored = numnorm.batch_moments(X, groups=labels)
-    objects = numnorm.batch_moments(X, groups=np.array(labels, object))
+    stored = numnorm.batch_moments(X, labels=labels)
+    objects = numnorm.batch_moments(X, labels=np.array(labels, object))
     assert objects.labels.dtype == stored.labels.dtype
     assert objects.merge(stored).moments.count.tolist() == [[4.0], [4.0]]
     tuples = np.empty(4, object)
     tuples[:] = [(label, "x") for label in labels]
-    assert (labels[0], "x") in list(numnorm.batch_moments(X, groups=tuples).labels)
+    assert (labels[0], "x") in list(numnorm.batch_moments(X, labels=tuples).labels)
 
 
 def test_merging_moments_of_labels():
     """In parts with other labels, in any order, it is what all data give."""
-    whole = numnorm.batch_moments(X, groups=NAMES)
-    first = numnorm.batch_moments(X[:2], groups=NAMES[:2])
-    second = numnorm.batch_moments(X[2:], groups=np.array(NAMES[2:], object))
+    whole = numnorm.batch_moments(X, labels=NAMES)
+    first = numnorm.batch_moments(X[:2], labels=NAMES[:2])
+    second = numnorm.batch_moments(X[2:], labels=np.array(NAMES[2:], object))
     for merged in (first.merge(second), second.merge(first)):
         np.testing.assert_array_equal(merged.labels, whole.labels)
         for found, expected in zip(merged.moments, whole.moments, strict=True):
             np.testing.assert_array_equal(found, expected)
-    other = numnorm.batch_moments(X[:1], groups=["carl"])
+    other = numnorm.batch_moments(X[:1], labels=["carl"])
     assert list(first.merge(other).labels) == ["anna", "ben", "carl"]
 
 
 def test_integers_that_floats_would_make_equal_are_not_merged():
-    small = numnorm.batch_moments(X, groups=[5, 6, 5, 6])
-    large = numnorm.batch_moments(X, groups=[2**63 + 7, 2**63 + 9] * 2)
+    small = numnorm.batch_moments(X, labels=[5, 6, 5, 6])
+    large = numnorm.batch_moments(X, labels=[2**63 + 7, 2**63 + 9] * 2)
     with pytest.raises(TypeError, match="one type on both sides, got int64 and uint64"):
         small.merge(large)
     with pytest.raises(TypeError, match="other must be GroupMoments, got Moments"):
@@ -86,21 +86,21 @@ def test_integers_that_floats_would_make_equal_are_not_merged():
 
 
 def test_labels_of_two_types_are_not_merged():
-    numbers = numnorm.batch_moments(X, groups=[1, 2, 1, 2])
+    numbers = numnorm.batch_moments(X, labels=[1, 2, 1, 2])
     with pytest.raises(TypeError, match=r"labels must be of one type on both sides, got int64 and"):
-        numnorm.batch_moments(X, groups=NAMES, after=numbers)
+        numnorm.batch_moments(X, labels=NAMES, after=numbers)
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (1, 3, 4)])
 def test_one_sample_is_not_overwritten(shape):
     x = np.random.default_rng(0).normal(size=shape)
     x.flags.writeable = False
-    stored = numnorm.batch_moments(np.concatenate([x, 2 * x]), groups=["a", "a"])
-    alone = numnorm.batch_norm(x, groups=["a"])
+    stored = numnorm.batch_moments(np.concatenate([x, 2 * x]), labels=["a", "a"])
+    alone = numnorm.batch_norm(x, labels=["a"])
     np.testing.assert_array_equal(alone, numnorm.batch_norm(x))
-    y, mean, rstd = numnorm.batch_norm_forward(x, groups=["a"], statistics=stored)
+    y, mean, rstd = numnorm.batch_norm_forward(x, labels=["a"], statistics=stored)
     assert not np.shares_memory(y, x)
-    given = {"groups": ["a"], "training": False}
+    given = {"labels": ["a"], "training": False}
     dx = numnorm.batch_norm_backward(x, x, mean, rstd, **given).dx
     expected = numnorm.batch_norm_backward(x, x, mean[0], rstd[0], training=False).dx
     np.testing.assert_array_equal(dx, expected)
@@ -108,13 +108,13 @@ def test_one_sample_is_not_overwritten(shape):
 
 # Looked up by label
 
-SPEAKERS = numnorm.batch_moments(X, groups=NAMES)
-NUMBERED = numnorm.batch_moments(X, groups=[1, 0, 1, 0])
+SPEAKERS = numnorm.batch_moments(X, labels=NAMES)
+NUMBERED = numnorm.batch_moments(X, labels=[1, 0, 1, 0])
 
 
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 def test_moments_of_a_label(labels):
-    moments = numnorm.batch_moments(X, groups=labels)
+    moments = numnorm.batch_moments(X, labels=labels)
     for label, rows in zip(moments.labels, (X[::2], X[1::2]), strict=True):
         assert label in moments
         for found, expected in zip(moments[label], numnorm.batch_moments(rows), strict=True):
@@ -153,7 +153,7 @@ def test_copies_of_moments_of_labels(way):
 @pytest.mark.parametrize("moments", [SPEAKERS, NUMBERED], ids=["strings", "integers"])
 def test_moments_of_labels_in_a_file(moments, tmp_path):
     x = X + 1e9 + np.pi  # the mean loses digits, which mean_lo has
-    moments = numnorm.batch_moments(x, groups=np.take(moments.labels, [0, 1, 0, 1]))
+    moments = numnorm.batch_moments(x, labels=np.take(moments.labels, [0, 1, 0, 1]))
     np.savez(tmp_path / "moments.npz", **moments._asdict())
     with np.load(tmp_path / "moments.npz") as file:
         read = numnorm.GroupMoments(file["labels"], numnorm.Moments(*file["moments"]))
@@ -168,18 +168,18 @@ def test_moments_of_labels_in_a_file(moments, tmp_path):
 
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 def test_stored_statistics(labels):
-    stored = numnorm.batch_moments(X, groups=labels)
+    stored = numnorm.batch_moments(X, labels=labels)
     new = np.array([[7.0], [2.0], [9.0]])
-    groups = stored.labels[[1, 0, 1]]
-    y, mean, rstd = numnorm.batch_norm_forward(new, groups=groups, statistics=stored, eps=3.0)
+    labels = stored.labels[[1, 0, 1]]
+    y, mean, rstd = numnorm.batch_norm_forward(new, labels=labels, statistics=stored, eps=3.0)
     # Variances of 1 and 4.
     expected = (new - [[7.0], [2.0], [7.0]]) / np.sqrt([[7.0], [4.0], [7.0]])
     np.testing.assert_allclose(y, expected, rtol=1e-15)
     np.testing.assert_array_equal(mean, [[2.0], [7.0]])
     np.testing.assert_allclose(rstd, [[4.0**-0.5], [7.0**-0.5]], rtol=1e-15)
-    plain = numnorm.batch_norm(new, groups=groups, statistics=stored, eps=3.0)
+    plain = numnorm.batch_norm(new, labels=labels, statistics=stored, eps=3.0)
     np.testing.assert_array_equal(plain, y)
-    given = {"groups": groups, "training": False}
+    given = {"labels": labels, "training": False}
     dx = numnorm.batch_norm_backward(np.ones_like(new), new, mean, rstd, **given).dx
     np.testing.assert_allclose(dx, np.sqrt([[7.0], [4.0], [7.0]]) ** -1, rtol=1e-15)
 
@@ -187,9 +187,9 @@ def test_stored_statistics(labels):
 def test_stored_statistics_of_several_channel_axes_and_masks():
     rng = np.random.default_rng(0)
     x, names = rng.normal(size=(6, 5, 2, 3)), ["a", "b", "c"] * 2
-    stored = numnorm.batch_moments(x, groups=names, channel_axis=(2, 3))
+    stored = numnorm.batch_moments(x, labels=names, channel_axis=(2, 3))
     new, kept = x[:2] + 1.0, rng.random((2, 5, 2, 3)) < 0.8
-    call = {"groups": ["c", "a"], "channel_axis": (2, 3), "eps": 0, "out": np.empty_like(new)}
+    call = {"labels": ["c", "a"], "channel_axis": (2, 3), "eps": 0, "out": np.empty_like(new)}
     found = numnorm.batch_norm(new, statistics=stored, where=kept, fill=9.0, **call)
     assert found is call["out"]
     for y, one, mask, label in zip(found, new, kept, "ca", strict=True):
@@ -201,20 +201,20 @@ def test_stored_statistics_of_several_channel_axes_and_masks():
 
 def test_wrong_stored_statistics():
     wrong = {
-        "groups must have labels that statistics has, got 'bea'": {"groups": ["bea"] * 4},
-        "labels must be of one type on both sides, got <U4 and int64": {"groups": [0, 1, 0, 1]},
-        "groups must be given with statistics, got None": {"groups": None},
+        "labels must have labels that statistics has, got 'bea'": {"labels": ["bea"] * 4},
+        "labels must be of one type on both sides, got <U4 and int64": {"labels": [0, 1, 0, 1]},
+        "labels must be given with statistics, got None": {"labels": None},
         "statistics must be GroupMoments, got an object of type Moments": {
             "statistics": SPEAKERS.moments
         },
-        "running_mean must be None with groups": {"running_mean": [0.0]},
+        "running_mean must be None with labels": {"running_mean": [0.0]},
         "statistics must have shape (2, 1), one mean for each label and channel, got (2, 2)": {
-            "statistics": numnorm.batch_moments(np.hstack([X, X]), groups=NAMES)
+            "statistics": numnorm.batch_moments(np.hstack([X, X]), labels=NAMES)
         },
     }
     for message, changed in wrong.items():
         with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}"):
-            numnorm.batch_norm(X, **{"groups": NAMES, "statistics": SPEAKERS} | changed)
+            numnorm.batch_norm(X, **{"labels": NAMES, "statistics": SPEAKERS} | changed)
 
 
 # Results in `out`
@@ -227,22 +227,22 @@ MANY = np.random.default_rng(4).integers(0, 8, len(LARGE))
 def test_memory_is_that_of_a_label():
     """Beside the result there are the samples of one of 8 labels, and what their norm needs."""
     x, dy = LARGE.copy(), LARGE[::-1].copy()
-    y, mean, rstd = numnorm.batch_norm_forward(x, groups=MANY)
-    dx = numnorm.batch_norm_backward(dy, x, mean, rstd, groups=MANY).dx
-    numnorm.batch_moments(x, groups=MANY)  # compiled before it is measured
+    y, mean, rstd = numnorm.batch_norm_forward(x, labels=MANY)
+    dx = numnorm.batch_norm_backward(dy, x, mean, rstd, labels=MANY).dx
+    numnorm.batch_moments(x, labels=MANY)  # compiled before it is measured
     size = x.nbytes
-    peak, found = peak_of(lambda: numnorm.batch_norm(x.copy(), groups=MANY))
+    peak, found = peak_of(lambda: numnorm.batch_norm(x.copy(), labels=MANY))
     assert peak < 2.5 * size  # the copy and the result
     np.testing.assert_array_equal(found, y)
     peak, found = peak_of(
-        lambda: numnorm.batch_norm_backward(dy, x, mean, rstd, groups=MANY, out=dy)
+        lambda: numnorm.batch_norm_backward(dy, x, mean, rstd, labels=MANY, out=dy)
     )
     assert peak < 0.6 * size  # of dy and of x
     assert found.dx is dy
     np.testing.assert_array_equal(dy, dx)
-    peak, _ = peak_of(lambda: numnorm.batch_moments(x, groups=MANY))
+    peak, _ = peak_of(lambda: numnorm.batch_moments(x, labels=MANY))
     assert peak < 0.4 * size
-    peak, found = peak_of(lambda: numnorm.batch_norm(x, groups=MANY, out=x))
+    peak, found = peak_of(lambda: numnorm.batch_norm(x, labels=MANY, out=x))
     assert peak < 0.4 * size
     assert found is x
     np.testing.assert_array_equal(x, y)
@@ -252,16 +252,16 @@ def test_out_may_share_memory_with_any_argument():
     memory = np.random.default_rng(5).normal(size=(9, 4))
     labels, expected = [0, 1] * 4, {}
     for shift in (0, 1):
-        expected[shift] = numnorm.batch_norm(memory[shift : 8 + shift].copy(), groups=labels)
+        expected[shift] = numnorm.batch_norm(memory[shift : 8 + shift].copy(), labels=labels)
     for x, out in ((0, 1), (1, 0)):
         own = memory.copy()
-        numnorm.batch_norm(own[x : 8 + x], groups=labels, out=own[out : 8 + out])
+        numnorm.batch_norm(own[x : 8 + x], labels=labels, out=own[out : 8 + out])
         np.testing.assert_array_equal(own[out : 8 + out], expected[x])
     own, gamma = memory[:8].copy(), memory[0].copy()
-    numnorm.batch_norm(memory[:8], own[0], groups=labels, out=own)
-    np.testing.assert_array_equal(own, numnorm.batch_norm(memory[:8], gamma, groups=labels))
+    numnorm.batch_norm(memory[:8], own[0], labels=labels, out=own)
+    np.testing.assert_array_equal(own, numnorm.batch_norm(memory[:8], gamma, labels=labels))
     columns = np.asfortranarray(memory[:8])
-    numnorm.batch_norm(columns, groups=labels, out=columns)
+    numnorm.batch_norm(columns, labels=labels, out=columns)
     np.testing.assert_array_equal(columns, expected[0])
 
 
@@ -275,7 +275,7 @@ WRONG_OUT = {
 
 @pytest.mark.parametrize("out, error, message", WRONG_OUT.values(), ids=WRONG_OUT)
 def test_out_is_checked_as_without_labels(out, error, message):
-    for options in ({}, {"groups": NAMES}):
+    for options in ({}, {"labels": NAMES}):
         with pytest.raises(error, match=message):
             numnorm.batch_norm(X, out=out, **options)
 
@@ -287,5 +287,5 @@ def test_an_error_in_the_last_label_leaves_out_as_it_is(options):
     x = np.array([[1.0], [5.0], [3.0], [np.nan]])
     out = np.full_like(x, 7.0)
     with pytest.raises(ValueError, match="must"):
-        numnorm.batch_norm(x, groups=["a", "a", "b", "b"], out=out, **options)
+        numnorm.batch_norm(x, labels=["a", "a", "b", "b"], out=out, **options)
     assert (out == 7.0).all()

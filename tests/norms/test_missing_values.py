@@ -1,4 +1,4 @@
-"""What missing values, weights and groups mean: other libraries, edges, errors."""
+"""What missing values, weights and labels mean: other libraries, edges, errors."""
 
 import os
 
@@ -321,9 +321,9 @@ def test_groups_are_normalized_apart(rng, channel_axis):
     x, dy = rng.normal(size=(6, 6, 2)), rng.normal(size=(6, 6, 2))
     labels = np.array(["b", "a", "c", "a", "b", "b"])
     options = {"channel_axis": channel_axis}
-    y, mean, rstd = numnorm.batch_norm_forward(x, groups=labels, **options)
-    np.testing.assert_array_equal(numnorm.batch_norm(x, groups=labels, **options), y)
-    gradients = numnorm.batch_norm_backward(dy, x, mean, rstd, groups=labels, **options)
+    y, mean, rstd = numnorm.batch_norm_forward(x, labels=labels, **options)
+    np.testing.assert_array_equal(numnorm.batch_norm(x, labels=labels, **options), y)
+    gradients = numnorm.batch_norm_backward(dy, x, mean, rstd, labels=labels, **options)
     samples, sums = 1 if channel_axis == 0 else 0, []
     for g, label in enumerate("abc"):
         own = np.flatnonzero(labels == label)
@@ -342,7 +342,7 @@ def test_moments_of_groups_stream(rng):
     labels[:15] = labels[:15] % 3
     total = None
     for rows in (slice(0, 15), slice(15, 30)):
-        total = numnorm.batch_moments(x[rows], groups=labels[rows], nan_policy="omit", after=total)
+        total = numnorm.batch_moments(x[rows], labels=labels[rows], nan_policy="omit", after=total)
     np.testing.assert_array_equal(total.labels, np.unique(labels))
     for label, variance in zip(total.labels, total.moments.variance(), strict=True):
         np.testing.assert_allclose(variance, np.nanvar(x[labels == label], 0), **CLOSE)
@@ -377,14 +377,14 @@ def test_errors(options, error, message):
 
 def test_errors_of_groups():
     for options, error, message in (
-        ({"groups": [0, 1]}, ValueError, r"groups must have shape \(3,\), one label for each"),
-        ({"groups": [0] * 3, "running_mean": np.ones(4), "running_var": np.ones(4)},
-         ValueError, "running_mean must be None with groups"),
+        ({"labels": [0, 1]}, ValueError, r"labels must have shape \(3,\), one label for each"),
+        ({"labels": [0] * 3, "running_mean": np.ones(4), "running_var": np.ones(4)},
+         ValueError, "running_mean must be None with labels"),
     ):  # fmt: skip
         with pytest.raises(error, match=message):
             numnorm.batch_norm(X, **options)
-    with pytest.raises(TypeError, match="after must be GroupMoments with groups"):
-        numnorm.batch_moments(X, groups=[0] * 3, after=numnorm.batch_moments(X))
+    with pytest.raises(TypeError, match="after must be GroupMoments with labels"):
+        numnorm.batch_moments(X, labels=[0] * 3, after=numnorm.batch_moments(X))
     with pytest.raises(NotImplementedError, match=r"with running statistics$"):
         numnorm.instance_norm(
             X[..., None], where=True, running_mean=np.ones(4), running_var=np.ones(4)
@@ -401,7 +401,7 @@ def test_a_mask_of_0_and_1(dtype):
         numnorm.standard_normal_variate,
         lambda x, **options: numnorm.moving_norm(x, 2, **options),
         lambda x, **options: numnorm.batch_moments(x, **options).mean,
-        lambda x, **options: numnorm.batch_norm(x, groups=[0, 1, 0], **options),
+        lambda x, **options: numnorm.batch_norm(x, labels=[0, 1, 0], **options),
     ):
         expected = call(x, where=keep == 1)
         for mask in (keep, keep.tolist(), np.broadcast_to(keep, x.shape)):
@@ -477,7 +477,7 @@ def test_arrays_of_other_libraries(rng):
         ("layer_norm_forward", {"where": mask, "nan_policy": "omit"}),
         ("batch_norm_forward", {"weights": strict.asarray(weights), "nan_policy": "omit"}),
         ("batch_norm_forward", {"channel_axis": (1, 2), "where": mask}),
-        ("batch_norm_forward", {"groups": labels, "nan_policy": "omit"}),
+        ("batch_norm_forward", {"labels": labels, "nan_policy": "omit"}),
         ("batch_moments", {"weights": strict.asarray(weights), "nan_policy": "omit"}),
         ("batch_moments", {"channel_axis": (1, 2), "nan_policy": "omit"}),
     ):

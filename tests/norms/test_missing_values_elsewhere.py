@@ -111,8 +111,8 @@ def test_masked_batch_norm_of_padded_sequences(rng, dtype):
 )
 def test_labels_of_any_type(rng, labels):
     x, labels = rng.normal(size=(5, 3)), np.array(labels)
-    y = numnorm.batch_norm(x, groups=labels, eps=0)
-    moments = numnorm.batch_moments(x, groups=labels)
+    y = numnorm.batch_norm(x, labels=labels, eps=0)
+    moments = numnorm.batch_moments(x, labels=labels)
     assert_array_equal(moments.labels, np.unique(labels))
     for i, label in enumerate(moments.labels):
         own = labels == label
@@ -122,10 +122,10 @@ def test_labels_of_any_type(rng, labels):
 
 def test_labels_of_chunks_need_not_be_the_same(rng):
     x, labels = rng.normal(size=(6, 2)), np.array(["z", "b", "z", "a", "b", "a"])
-    total = numnorm.batch_moments(x[:3], groups=labels[:3])
-    total = numnorm.batch_moments(x[3:], groups=labels[3:], after=total)
+    total = numnorm.batch_moments(x[:3], labels=labels[:3])
+    total = numnorm.batch_moments(x[3:], labels=labels[3:], after=total)
     assert_array_equal(total.labels, ["a", "b", "z"])
-    whole = numnorm.batch_moments(x, groups=labels)
+    whole = numnorm.batch_moments(x, labels=labels)
     for field in ("count", "mean", "m2"):
         assert_allclose(getattr(total.moments, field), getattr(whole.moments, field), **CLOSE)
 

@@ -128,6 +128,15 @@ def test_the_detached_factor_of_ada_norm_is_a_constant(shape, axis):
     assert_gradients(lambda x: numnorm.layer_norm(x, axis=axis), dx, weights, [x])
 
 
+@pytest.mark.parametrize("shape, axis", AXES)
+@pytest.mark.parametrize("ddof", [0, 1, 2])
+def test_standard_normal_variate(shape, axis, ddof):
+    x, dy, options = draw(shape, 0, 0.5), draw(shape, 1), {"axis": axis, "ddof": ddof}
+    _, *saved = numnorm.standard_normal_variate_forward(x, **options)
+    dx = numnorm.standard_normal_variate_backward(dy, x, *saved, **options)
+    assert_gradients(lambda x: numnorm.standard_normal_variate(x, **options), dx, dy, [x])
+
+
 CHANNEL_AXES = [
     pytest.param((7, 3), 1, id="rows"),
     pytest.param((3, 7), 0, id="columns"),
@@ -210,13 +219,13 @@ def test_instance_norm(shape, channel_axis, eps):
 @kernels.full
 @pytest.mark.parametrize("shape, axis", AXES)
 def test_weight_norm(shape, axis):
-    v, dw = draw(shape, 0, 0.5), draw(shape, 1)
+    x, dy = draw(shape, 0, 0.5), draw(shape, 1)
     axes = {number % len(shape) for number in (axis if isinstance(axis, tuple) else (axis,))}
     g = draw([size for number, size in enumerate(shape) if number not in axes], 2, 1.0)
 
-    def forward(v, g=None):
-        return numnorm.weight_norm(v, g, axis=axis)
+    def forward(x, g=None):
+        return numnorm.weight_norm(x, g, axis=axis)
 
-    _, norm = numnorm.weight_norm_forward(v, g, axis=axis)
-    assert_gradients(forward, numnorm.weight_norm_backward(dw, v, norm, g, axis=axis), dw, [v, g])
-    assert_gradients(forward, numnorm.weight_norm_backward(dw, v, norm, axis=axis).dv, dw, [v])
+    _, norm = numnorm.weight_norm_forward(x, g, axis=axis)
+    assert_gradients(forward, numnorm.weight_norm_backward(dy, x, norm, g, axis=axis), dy, [x, g])
+    assert_gradients(forward, numnorm.weight_norm_backward(dy, x, norm, axis=axis).dx, dy, [x])

@@ -60,7 +60,7 @@ def near(found, expected, tolerance):
 def check_call(number, dtype):
     call = Call(number, dtype)
     x = np.where(call.keep, call.x, call.dtype.type(np.nan))
-    options = {"channel_axis": call.axis, "groups": call.labels, **call.keywords}
+    options = {"channel_axis": call.axis, "labels": call.labels, **call.keywords}
     y, mean, rstd = numnorm.batch_norm_forward(x, *call.parameters, eps=call.eps, **options)
     saved = mean, rstd, *call.parameters[:1]
     dx, dgamma, dbeta = numnorm.batch_norm_backward(call.dy, x, *saved, **options)

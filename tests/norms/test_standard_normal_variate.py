@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+import reference
+from accuracy_cases import HALF_UNIT, ROUNDINGS, assert_error
 
 import numnorm
 
@@ -85,3 +87,65 @@ def test_kinds_and_empty_arrays():
 def test_errors(options, error, message):
     with pytest.raises(error, match=f"^{message}$"):
         numnorm.standard_normal_variate(np.ones((2, 4)), **options)
+
+
+# Forward and backward
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("mean", [0.0, 1e3, 1e6])
+@pytest.mark.parametrize("ddof", [0, 1, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_both_passes_keep_the_accuracy_at_any_mean_and_scale(dtype, ddof, mean, scale):
+    x = ((RNG.normal(size=(6, 40)) + mean) * scale).astype(dtype)
+    dy = RNG.normal(size=x.shape).astype(dtype)
+    y, *saved = numnorm.standard_normal_variate_forward(x, ddof=ddof)
+    np.testing.assert_array_equal(y, numnorm.standard_normal_variate(x, ddof=ddof))
+    dx = numnorm.standard_normal_variate_backward(dy, x, *saved, ddof=ddof)
+    assert y.dtype == dx.dtype == dtype
+    expected = reference.standard_normal_variate(x, ddof=ddof)
+    for found, exact in zip((y, *saved), expected, strict=True):
+        assert_error(found, exact, ROUNDINGS.forward * HALF_UNIT[dtype])
+    exact = reference.standard_normal_variate_backward(dy, x, ddof=ddof)
+    assert_error(dx, exact, ROUNDINGS.backward * HALF_UNIT[dtype])
+
+
+def test_passes_of_ddof_0_are_those_of_layer_norm_without_epsilon():
+    x, dy = RNG.normal(2.0, 3.0, (2, 4, 3, 5))
+    options = {"axis": (0, 2)}
+    found = numnorm.standard_normal_variate_forward(x, **options)
+    for mine, theirs in zip(found, numnorm.layer_norm_forward(x, eps=0, **options), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    _, *saved = found
+    dx = numnorm.standard_normal_variate_backward(dy, x, *saved, **options)
+    expected = numnorm.layer_norm_backward(dy, x, *saved, **options).dx
+    np.testing.assert_array_equal(dx, expected)
+    out = dy.copy()
+    backward = numnorm.standard_normal_variate_backward
+    assert backward(out, x, *saved, **options, out=out) is out
+    np.testing.assert_array_equal(out, dx)
+
+
+def test_gradient_of_a_constant_row_is_0():
+    x, dy = np.array([[5.0, 5.0, 5.0], [1.0, 2.0, 3.0]]), np.array([[1.0, 2.0, 4.0]] * 2)
+    _, mean, rstd = numnorm.standard_normal_variate_forward(x, ddof=1)
+    assert rstd[0] == 0
+    dx = numnorm.standard_normal_variate_backward(dy, x, mean, rstd, ddof=1)
+    np.testing.assert_array_equal(dx[0], 0)
+    # dy less its mean, less y sum(dy y) / 2, where y is -1, 0, 1.
+    np.testing.assert_allclose(dx[1], [1 / 6, -1 / 3, 1 / 6], rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"ddof": 4}, "ddof must be less than the 4 normalized elements, got 4"),
+        ({"mean": np.ones(3)}, r"mean must have shape \(2,\)"),
+        ({"dy": np.ones((2, 3))}, r"dy must have shape \(2, 4\), the shape of the input"),
+    ],
+)
+def test_errors_of_the_backward_pass(options, message):
+    arguments = {"dy": np.ones((2, 4)), "x": np.ones((2, 4))}
+    arguments |= {"mean": np.ones(2), "rstd": np.ones(2)}
+    with pytest.raises(ValueError, match=f"^{message}"):
+        numnorm.standard_normal_variate_backward(**{**arguments, **options})

@@ -174,14 +174,14 @@ def test_group_norm_of_one_group_is_layer_norm_of_a_sample():
 
 @pytest.mark.parametrize("axis", AXES)
 def test_weight_norm_backward(axis):
-    v, dw = draw(0, *SHAPE), draw(1, *SHAPE)
+    x, dy = draw(0, *SHAPE), draw(1, *SHAPE)
     g = draw(2, *[SHAPE[n] for n in range(3) if n not in reference.normalized_axes(3, axis)])
 
-    def forward(v, g):
-        return reference.weight_norm(v, g, axis)[0]
+    def forward(x, g):
+        return reference.weight_norm(x, g, axis)[0]
 
-    expected = numerical_gradients(forward, (v, g), dw)
-    assert_gradients(reference.weight_norm_backward(dw, v, g, axis), expected)
+    expected = numerical_gradients(forward, (x, g), dy)
+    assert_gradients(reference.weight_norm_backward(dy, x, g, axis), expected)
 
 
 @pytest.mark.parametrize("split", [0, 1, 4, 9])
@@ -225,7 +225,7 @@ def test_zero_variance_without_eps_gives_beta_and_no_gradient(constant):
 
 
 def test_the_zero_weight_vector_has_no_direction():
-    dv, dg = reference.weight_norm_backward(draw(0, 2, 3), np.zeros((2, 3)))
+    dx, dg = reference.weight_norm_backward(draw(0, 2, 3), np.zeros((2, 3)))
     np.testing.assert_array_equal(reference.weight_norm(np.zeros((2, 3)))[0], 0)
-    np.testing.assert_array_equal(dv, 0)
+    np.testing.assert_array_equal(dx, 0)
     np.testing.assert_array_equal(dg, 0)

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from numnorm.backends.cpu.recurrent.matmul.matmul import (
-    matmul,
-    packed,
-    packed_shape,
-    transposed_matmul,
-)
+from numnorm.backends.cpu.recurrent.matmul import matmul, packed, packed_shape, transposed_matmul
 from numnorm.backends.cpu.simd.element_type import element_type_of
 
 # Below, at and between multiples of lanes, of panels and of a tile's rows.

@@ -12,7 +12,7 @@ from every_call import COMPILED
 from gradients import TOLERANCE, numerical_gradient
 
 from numnorm import rnn
-from numnorm.backends.cpu.recurrent.common import weight_gradients as product_gradients
+from numnorm.backends.cpu.recurrent import cells
 
 
 class Case(NamedTuple):
@@ -295,7 +295,7 @@ def test_each_sequence_alone_gives_the_same_bytes(case, dtype):
 @pytest.mark.parametrize("case", [LSTMS[0], *SOME], ids=ids)
 def test_gradients_of_the_parameters_are_those_of_all_sequences(case, rows, monkeypatch):
     # In stretches of so many rows: some of them begin with the step in which a sequence is over.
-    monkeypatch.setattr(product_gradients, "_ROWS", rows)
+    monkeypatch.setattr(cells, "_CHUNK_ROWS", rows)
     lengths = [3, 9, 1, 9, 4, 0, 7, 2]
     parameters, x, states = problem(case, time=9, batch=len(lengths))
     together = case.call("_forward")(x, parameters, *states, lengths=lengths, **case.options)

@@ -241,14 +241,14 @@ class Identity:
 @pytest.fixture
 def identities(monkeypatch):
     """Layers that show what dropout does to the values between them."""
-    module = importlib.import_module("numnorm.rnn.stacked_plan")
-    kind = module.CellFunctions(
-        lambda x, _, **options: (x,),
-        lambda x, _, **options: (x, None),
-        lambda dy, saved: (dy, None),
-        (),
+    module = importlib.import_module("numnorm.rnn.stacked")
+    cell = types.SimpleNamespace(
+        kind=types.SimpleNamespace(states=()),
+        call=lambda x, _, **options: (x,),
+        forward=lambda x, _, **options: (x, None),
+        backward=lambda dy, saved: (dy, None),
     )
-    monkeypatch.setitem(module.FUNCTIONS, Identity, kind)
+    monkeypatch.setitem(module._CELLS, Identity, cell)
     return [Identity(), Identity()]
 
 

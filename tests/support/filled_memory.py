@@ -6,7 +6,7 @@ from unittest import mock
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.memory import borrowed
+from numnorm.backends.cpu.memory import kernel_arrays
 from numnorm.memory_pool import MemoryPool
 
 # As bytes: NaN in every float format and -1 in integers; zeros; a number below 0 in every format.
@@ -32,7 +32,7 @@ def filled_memory(byte):
     with (
         mock.patch.object(np, "empty", filling(np.empty)),
         mock.patch.object(np, "empty_like", filling(np.empty_like)),
-        mock.patch.object(borrowed, "plain_scratch", filling(np.empty)),
+        mock.patch.object(kernel_arrays, "plain_scratch", filling(np.empty)),
         mock.patch.object(MemoryPool, "take", filling(MemoryPool.take)),
     ):
         yield
@@ -43,7 +43,7 @@ def fill_compiled_scratch():
 
     Their cache must not be that of the usual kernels.
     """
-    uninitialized = borrowed.make_scratch
+    uninitialized = kernel_arrays.make_scratch
 
     def make_scratch(kind, size):
         scratch = uninitialized(kind, size)
@@ -58,4 +58,4 @@ def fill_compiled_scratch():
 
         return filled
 
-    borrowed.make_scratch = make_scratch
+    kernel_arrays.make_scratch = make_scratch

@@ -19,7 +19,7 @@ import numpy as np
 from guarded_memory import GuardedMemory
 
 import numnorm
-from numnorm import rnn
+from numnorm.rnn.cells import CELLS
 
 # What a row, a channel or a whole array holds: constants, gaps, and values that need a second pass.
 CONTENTS = ("normal", "ones", "zeros", "first flat", "last flat", "tiny", "huge", "offset", "gap")
@@ -116,8 +116,6 @@ class Call:
         keywords = self.keywords(shape, place)
         out = {"out": array(*shape)} if self.pick((0, 1)) else {}
         self.words += [name, shape, options, len(given), *out]
-        if name == "standard_normal_variate":
-            return [numnorm.standard_normal_variate(x, **options, **keywords, **out)]
         return self.both_passes(name, x, dy, given, options, keywords, out)
 
     def channels(self, array, place):
@@ -129,7 +127,7 @@ class Call:
         labels = self.rng.integers(0, 3, shape[0]) if self.pick((0, 0, 1)) else None
         self.words += [name, shape, axis, labels is not None]
         if name == "batch_moments":
-            labelled = {} if labels is None else {"groups": place(labels)}
+            labelled = {} if labels is None else {"labels": place(labels)}
             moments = numnorm.batch_moments(x, channel_axis=axis, **keywords, **labelled)
             if labels is None:
                 more = numnorm.batch_moments(dy, channel_axis=axis, after=moments)
@@ -140,7 +138,7 @@ class Call:
         if name == "group_norm":
             options["groups"] = self.pick([n for n in range(1, channels + 1) if channels % n == 0])
         elif name == "batch_norm" and labels is not None:
-            keywords["groups"] = place(labels)
+            keywords["labels"] = place(labels)
         out = {"out": array(*shape)} if self.pick((0, 1)) else {}
         results = self.both_passes(name, x, dy, given, options, keywords, out)
         if name == "batch_norm" and labels is None:
@@ -173,19 +171,16 @@ class Call:
 
     def cells(self, array, place):
         """Run a recurrent cell."""
-        kind, norm = self.pick(("lstm", "gru", "rnn")), self.pick(("layer", None))
+        name, norm = self.pick(tuple(CELLS)), self.pick(("layer", None))
         steps, batch, inputs = map(int, self.rng.integers(1, 6, 3))
         inputs, hidden = int(self.pick((inputs, 17, 40))), int(self.pick((1, 5, 16, 17, 33)))
-        self.words += [kind, norm, steps, batch, inputs, hidden]
-        initial = getattr(rnn, f"{kind}_init")(
-            inputs, hidden, rng=self.rng, norm=norm, dtype=self.dtype
-        )
+        self.words += [name, norm, steps, batch, inputs, hidden]
+        cell = CELLS[name]
+        initial = cell.init(inputs, hidden, rng=self.rng, norm=norm, dtype=self.dtype)
         placed = [value if value is None else place(np.asarray(value)) for value in initial]
         parameters = type(initial)(*placed)
-        y, *states, saved = getattr(rnn, f"{kind}_forward")(
-            array(steps, batch, inputs), parameters, norm=norm
-        )
-        gradients = getattr(rnn, f"{kind}_backward")(array(steps, batch, hidden), saved)
+        y, *states, saved = cell.forward(array(steps, batch, inputs), parameters, norm=norm)
+        gradients = cell.backward(array(steps, batch, hidden), saved)
         return [y, *states, gradients.dx]
 
 

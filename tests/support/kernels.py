@@ -28,6 +28,9 @@ DEFAULT = {
         *itertools.product(("float32", "float64"), ("none", "both")),
     },
 }
+WITHOUT_PARAMETERS = "ada_norm", "standard_normal_variate"
+# A norm that has the kernels of another one.
+COMPILED_AS = {"standard_normal_variate": "layer_norm"}
 # The norms and variants of the LSTM in float64, and those in float32 as well; GRU and RNN by norm.
 # The other pairs run only without the compiler: their kernels consist of the same parts.
 LSTMS = [
@@ -64,8 +67,8 @@ def _name(dtype):
 def is_default(norm, dtype, parameters="none"):
     """Return whether the kernels of a norm are compiled by default."""
     # A call with one of two parameters runs the same kernel as one with both.
-    given = "none" if parameters == "none" or norm == "ada_norm" else "both"
-    return (_name(dtype), given) in DEFAULT[norm]
+    given = "none" if parameters == "none" or norm in WITHOUT_PARAMETERS else "both"
+    return (_name(dtype), given) in DEFAULT[COMPILED_AS.get(norm, norm)]
 
 
 def marks(norm, dtype, parameters="none"):
@@ -118,7 +121,7 @@ def _unpacked(case):
 
 
 def _first(norm):
-    name, given = min(DEFAULT[norm])
+    name, given = min(DEFAULT[COMPILED_AS.get(norm, norm)])
     return np.dtype(name).type, given
 
 

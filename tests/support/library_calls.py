@@ -11,6 +11,7 @@ from norm_checks import draw_all
 
 import numnorm
 from numnorm import rnn
+from numnorm.rnn.cells import CELLS
 
 F32, F64 = np.float32, np.float64
 
@@ -80,29 +81,30 @@ def moving(name, number, make):
     )
 
 
-def parameters_of(kind, make, dtype):
-    initial = getattr(rnn, f"{kind}_init")(3, 4, rng=np.random.default_rng(0), dtype=dtype)
+def parameters_of(cell, make, dtype):
+    initial = cell.init(3, 4, rng=np.random.default_rng(0), dtype=dtype)
     return type(initial)(*(make(array) for array in initial))
 
 
-def sequences(kind, dtype, shape, make, **options):
+def sequences(name, dtype, shape, make, **options):
     """Both passes of a cell over sequences."""
-    x, parameters = make(draw(*shape, dtype=dtype)), parameters_of(kind, make, dtype)
-    *states, saved = getattr(rnn, f"{kind}_forward")(x, parameters, **options)
+    cell = CELLS[name]
+    x, parameters = make(draw(*shape, dtype=dtype)), parameters_of(cell, make, dtype)
+    *states, saved = cell.forward(x, parameters, **options)
     dy = make(draw(*states[0].shape, dtype=dtype, seed=1))
-    gradients = getattr(rnn, f"{kind}_backward")(dy, saved)
-    return getattr(rnn, kind)(x, parameters, **options), states, gradients
+    gradients = cell.backward(dy, saved)
+    return cell.call(x, parameters, **options), states, gradients
 
 
-def steps(kind, dtype, make):
+def steps(name, dtype, make):
     """Both passes of one step of a cell, and steps with packed parameters."""
-    x, parameters = make(draw(2, 3, dtype=dtype)), parameters_of(kind, make, dtype)
-    count = 2 if kind == "lstm" else 1
-    states = [make(draw(2, 4, dtype=dtype, seed=i)) for i in range(count)]
-    packed = getattr(rnn, f"{kind}_pack")(parameters, dtype=dtype)
-    taken = [getattr(rnn, f"{kind}_cell")(x, packed, *states) for _ in range(3)]
-    *last, saved = getattr(rnn, f"{kind}_cell_forward")(x, parameters, *states)
-    return taken, last, getattr(rnn, f"{kind}_cell_backward")(states[0], saved, *states[1:])
+    cell = CELLS[name]
+    x, parameters = make(draw(2, 3, dtype=dtype)), parameters_of(cell, make, dtype)
+    states = [make(draw(2, 4, dtype=dtype, seed=i)) for i in range(len(cell.kind.states))]
+    packed = cell.pack(parameters, dtype=dtype)
+    taken = [cell.step(x, packed, *states) for _ in range(3)]
+    *last, saved = cell.step_forward(x, parameters, *states)
+    return taken, last, cell.step_backward(states[0], saved, *states[1:])
 
 
 def stacked(make):

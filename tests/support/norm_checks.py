@@ -30,6 +30,8 @@ SAVED = {np.float16: 2.0**-24} | dict.fromkeys([BFLOAT16, *FLOATS], 2.0**-53)
 # The gradient of gamma or beta is a sum over rows with some dozens of roundings; as their signs are
 # random, their square root counts, and the roundings of the terms.
 FORWARD_ROUNDINGS, BACKWARD_ROUNDINGS, SUM_ROUNDINGS = 8, 12, 16
+COUNTS = {"ada_norm": 0, "standard_normal_variate": 0, "rms_norm": 1, "weight_norm": 1}
+BY_AXIS = "layer_norm", "rms_norm", "ada_norm", "standard_normal_variate", "weight_norm"
 UNCOMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
 
 
@@ -53,7 +55,7 @@ class Norm(NamedTuple):
     @property
     def parameters(self):
         """The number of learned parameters."""
-        return {"ada_norm": 0, "rms_norm": 1, "weight_norm": 1}.get(self.name, 2)
+        return COUNTS.get(self.name, 2)
 
     @property
     def compiled_as(self):
@@ -70,6 +72,7 @@ class Norm(NamedTuple):
         """The result types of the forward and of the backward function."""
         return {
             "ada_norm": (numnorm.Normalized, np.ndarray),
+            "standard_normal_variate": (numnorm.Normalized, np.ndarray),
             "rms_norm": (numnorm.RmsNormalized, numnorm.RmsGradients),
             "weight_norm": (numnorm.WeightNormalized, numnorm.WeightGradients),
         }.get(self.name, (numnorm.Normalized, numnorm.Gradients))
@@ -77,7 +80,7 @@ class Norm(NamedTuple):
     @property
     def by_axis(self):
         """Whether its argument is the normalized axes, not the axis of the channels."""
-        return self.name in ("layer_norm", "rms_norm", "ada_norm", "weight_norm")
+        return self.name in BY_AXIS
 
     @property
     def shared_axes(self):
@@ -142,7 +145,7 @@ class Norm(NamedTuple):
 
 
 def as_tuple(gradients):
-    """Return gradients as a tuple: the backward pass of AdaNorm returns a single array."""
+    """Return gradients as a tuple: without parameters there is a single array."""
     return gradients if isinstance(gradients, tuple) else (gradients,)
 
 

@@ -105,6 +105,27 @@ def layer_norm_backward(dy, x, gamma=None, axis=-1, eps=1e-5, detach=None):
     return dx, (dy * xhat).sum(rows), dy.sum(rows)
 
 
+# Standard normal variate: Barnes, Dhanoa, Lister, "Standard Normal Variate Transformation and
+# De-trending of Near-Infrared Diffuse Reflectance Spectra", 1989.
+
+
+def standard_normal_variate(x, axis=-1, ddof=0):
+    x = exact(x)
+    axes = normalized_axes(x.ndim, axis)
+    rstd = inverse(np.sqrt(row_variance(x, axes, ddof)))
+    return centred(x, axes) * rstd, row_mean(x, axes).squeeze(axes), rstd.squeeze(axes)
+
+
+def standard_normal_variate_backward(dy, x, axis=-1, ddof=0):
+    dy, x = exact(dy), exact(x)
+    axes = normalized_axes(x.ndim, axis)
+    count = np.prod([x.shape[number] for number in axes])
+    rstd = inverse(np.sqrt(row_variance(x, axes, ddof)))
+    xhat = centred(x, axes) * rstd
+    projected = (dy * xhat).sum(axes, keepdims=True) / (count - ddof)
+    return rstd * (dy - dy.mean(axes, keepdims=True) - xhat * projected)
+
+
 # RMS norm: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, equation 4.
 
 
@@ -276,22 +297,22 @@ def instance_norm_backward(dy, x, gamma=None, channel_axis=1, eps=1e-5):
 # Weight norm: Salimans and Kingma, "Weight Normalization", 2016, equations 2 and 3.
 
 
-def weight_norm(v, g=None, axis=-1):
-    v = exact(v)
-    axes = normalized_axes(v.ndim, axis)
-    norm = np.sqrt(np.square(v).sum(axes, keepdims=True))
-    gain = along(g, v.ndim, other_axes(v.ndim, axes), 1)
-    return gain * v * inverse(norm), norm.squeeze(axes)
+def weight_norm(x, g=None, axis=-1):
+    x = exact(x)
+    axes = normalized_axes(x.ndim, axis)
+    norm = np.sqrt(np.square(x).sum(axes, keepdims=True))
+    gain = along(g, x.ndim, other_axes(x.ndim, axes), 1)
+    return gain * x * inverse(norm), norm.squeeze(axes)
 
 
-def weight_norm_backward(dw, v, g=None, axis=-1):
-    dw, v = exact(dw), exact(v)
-    axes = normalized_axes(v.ndim, axis)
-    inverse_norm = np.expand_dims(inverse(weight_norm(v, None, axis)[1]), axes)
-    gain = along(g, v.ndim, other_axes(v.ndim, axes), 1)
-    dg = (dw * v).sum(axes, keepdims=True) * inverse_norm
-    dv = gain * inverse_norm * dw - gain * dg * np.square(inverse_norm) * v
-    return dv, dg.squeeze(axes)
+def weight_norm_backward(dy, x, g=None, axis=-1):
+    dy, x = exact(dy), exact(x)
+    axes = normalized_axes(x.ndim, axis)
+    inverse_norm = np.expand_dims(inverse(weight_norm(x, None, axis)[1]), axes)
+    gain = along(g, x.ndim, other_axes(x.ndim, axes), 1)
+    dg = (dy * x).sum(axes, keepdims=True) * inverse_norm
+    dx = gain * inverse_norm * dy - gain * dg * np.square(inverse_norm) * x
+    return dx, dg.squeeze(axes)
 
 
 # Mergeable moments: Chan, Golub, LeVeque, "Updating Formulae and a Pairwise Algorithm for

@@ -1,7 +1,7 @@
 """numnorm.xarray: dimensions by name, what is kept, Dask, and what is refused."""
 
+import functools
 import pickle
-import sys
 
 import dask
 import dask.array
@@ -14,7 +14,8 @@ from kernels import marks
 
 import numnorm
 import numnorm.xarray as named
-from numnorm import threads
+from numnorm.norms.declared import BY_NAME
+from numnorm.xarray.norms import by_names
 
 RNG = np.random.default_rng(2)
 
@@ -214,27 +215,19 @@ def test_definitions(case, dims):
     assert result.dims == dims
 
 
+@pytest.mark.parametrize(
+    "chunks",
+    [-1, {"sample": 2, "time": 2, "band": 3, "site": 1}, {"time": (1, 4), "band": (1, 2, 1)}],
+    ids=["whole", "divided", "uneven"],
+)
 @pytest.mark.parametrize("case", cases())
-def test_dask_gives_the_same_numbers(case):
+def test_dask_gives_the_same_numbers(case, chunks):
     call, _ = CASES[case]
-    chunks = {"sample": 2, "time": 5, "band": 4, "site": 1}
-    if case in ("batch_norm", "ada_norm"):
-        chunks = {"sample": 3, "time": 5, "band": 3, "site": 2}
-    elif case == "layer_norm over all dimensions":
-        chunks = -1
-    elif case.startswith("batch_norm of"):
-        chunks = {"sample": 3, "time": 2, "band": 3, "site": 2}
-    elif "inference" in case or case in ("moving_norm", "exponential_norm"):
-        chunks = {"sample": 2, "time": 2, "band": 3, "site": 1}
-    elif case == "weight_norm of one length":
-        chunks = {"sample": 2, "time": 5, "band": 1, "site": 2}
-    elif case in ("group_norm", "layer_norm over two dimensions"):
-        chunks = {"sample": 2, "time": 5, "band": 4, "site": 2}
     x = X.chunk(chunks)
     result = call(x)
     assert result.chunks == x.chunks
     assert result.dtype == np.float64
-    # The statistics are taken of the same numbers, but a column norm sums them in another order.
+    # The statistics are those of the same numbers, merged in the order of the chunks.
     xr.testing.assert_allclose(result.compute(), call(X), rtol=1e-13, atol=1e-13)
     xr.testing.assert_identical(result.compute(), X.copy(data=result.values))
     assert call(x).data.name == result.data.name  # the name of the graph is stable
@@ -407,52 +400,36 @@ def test_dataset():
     assert caught.value.__notes__ == ["in the variable 'words'"]
 
 
-# Memory and threads
+# Memory
 
 
 @pytest.mark.parametrize(
-    "dims, call",
+    "name, dims, options",
     [
-        (("site", "sample", "time", "band"), lambda x: named.layer_norm(x, dim="band")),
-        (("site", "sample", "time", "band"), lambda x: named.layer_norm(x, dim=("band", "time"))),
-        (("sample", "band", "time", "site"), lambda x: named.batch_norm(x, channel_dim="band")),
+        ("layer_norm", ("site", "sample", "time", "band"), {"dim": "band"}),
+        ("layer_norm", ("site", "sample", "time", "band"), {"dim": ("band", "time")}),
+        ("batch_norm", ("sample", "band", "time", "site"), {"channel_dim": "band"}),
         (
+            "group_norm",
             ("site", "sample", "band", "time"),
-            lambda x: named.group_norm(x, groups=2, channel_dim="band", dim="time"),
+            {"groups": 2, "channel_dim": "band", "dim": "time"},
         ),
     ],
 )
-def test_nothing_is_copied(dims, call, monkeypatch):
+def test_nothing_is_copied(name, dims, options):
     given = []
-    for name in ("layer_norm", "batch_norm", "group_norm"):
-        norm = getattr(numnorm, name)
+    spec = BY_NAME[name]
 
-        def seen(x, norm=norm, **options):
-            given.append((x, norm(x, **options)))
-            return given[-1][1]
+    @functools.wraps(spec.function)
+    def seen(x, **options):
+        given.append((x, spec.function(x, **options)))
+        return given[-1][1]
 
-        monkeypatch.setattr(numnorm, name, seen)
     x = data(dims=dims)
-    result = call(x)
+    result = by_names(spec._replace(function=seen), __name__)(x, **options)
     ((found, y),) = given
     assert np.shares_memory(found, x.values) and found.flags.c_contiguous
     assert np.shares_memory(y, result.values) and result.values.flags.c_contiguous
-
-
-def test_chunks_are_normalized_by_one_thread_each(monkeypatch):
-    limits = []
-    norm = numnorm.layer_norm
-
-    def seen(x, **options):
-        limits.append(threads.limit.get())
-        return norm(x, **options)
-
-    monkeypatch.setattr(numnorm, "layer_norm", seen)
-    lazy = named.layer_norm(X.chunk(sample=1), dim="time")
-    limits.clear()
-    lazy.compute(scheduler="synchronous")
-    named.layer_norm(X, dim="time")
-    assert limits == [1, 1, 1, sys.maxsize]
 
 
 def test_lazy_results_pickle():
@@ -564,7 +541,7 @@ def test_empty_arrays_of_dask(sizes):
         ),
         (
             ValueError,
-            r"^x must have chunks of known lengths, got \(nan, 5\): use .compute\(\)$",
+            r"^x must have chunks of known lengths, got \(nan, 5\): use .compute_chunk_sizes\(\)$",
             lambda: named.layer_norm(OF_UNKNOWN_LENGTH, dim="time"),
         ),
         (
@@ -633,18 +610,7 @@ def test_empty_arrays_of_dask(sizes):
         ),
         (
             ValueError,
-            r"^x must have one chunk along 'time', got 3: use x.chunk\(\{'time': -1\}\)$",
-            lambda: named.layer_norm(X.chunk(time=2), dim="time"),
-        ),
-        (
-            ValueError,
-            r"^x must have one chunk along 'sample', got 3: use x.chunk\(\{'sample': -1\}\), or "
-            r"training=False and the statistics of batch_moments$",
-            lambda: named.batch_norm(X.chunk(sample=1), channel_dim="band"),
-        ),
-        (
-            ValueError,
-            r"^x must have one chunk along 'band', got 2",
+            r"^x must have one chunk along 'band', got 2: use x.chunk\(\{'band': -1\}\)$",
             lambda: named.batch_moments(X.chunk(band=2), channel_dim="band"),
         ),
         (

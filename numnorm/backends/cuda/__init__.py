@@ -5,11 +5,18 @@ from typing import Any
 
 _HOMES = {
     "arrays.device_array": ("as_float_array",),
-    "recurrent.lstm.batch_norm": ("batch_cell_backward", "batch_cell_forward"),
+    "recurrent.lstm_batch_norm": ("batch_cell_backward", "batch_cell_forward"),
     "recurrent.cells": ("cell_backward", "cell_forward", "cell_weights", "prepared_step"),
-    "recurrent.stacking": ("add", "as_mask", "apply_mask", "concatenate", "split", "to_time_major"),
-    "recurrent.dropout": ("dropout_mask", "dropped"),
-    "recurrent.packing": ("check_packed", "copied_parameter", "packed_like"),
+    "recurrent.stacking": (
+        "add",
+        "as_mask",
+        "apply_mask",
+        "concatenate",
+        "dropout_mask",
+        "dropped",
+        "split",
+        "to_time_major",
+    ),
     "columns.columns": ("column_backward", "column_forward"),
     "columns.moments": (
         "column_moments",
@@ -21,6 +28,9 @@ _HOMES = {
     "rows.backward": ("row_backward",),
     "rows.forward": ("row_forward",),
     "recurrent.sequences": (
+        "check_packed",
+        "copied_parameter",
+        "packed_like",
         "zoneout_mask",
         "cell_parameter",
         "cell_state",

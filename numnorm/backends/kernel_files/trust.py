@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from numnorm.regular_files import open_regular
+from numnorm.files import open_regular
 
 _WRITABLE_BY_OTHERS = 0o022
 _said = False

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import numnorm
-from numnorm import rnn
 from numnorm.commands.terminal import CommandError, progress_bar
 from numnorm.derived import parameters_of
 from numnorm.layouts import RowLayout
 from numnorm.norms.declared import SPECS
 from numnorm.norms.spec import COUNTING, NormSpec
+from numnorm.rnn import cells as rnn_cells
 from numnorm.threads import usable_processors
 
 _WITH_KERNELS = {spec.name: spec for spec in SPECS if spec.norm or spec.family == "channels"}
@@ -39,7 +39,7 @@ MOVING = {
 }
 """The norms whose statistics move along an axis, with the options that they need."""
 
-CELLS = ("lstm", "gru", "rnn")
+CELLS = tuple(rnn_cells.CELLS)
 """The recurrent cells, which are compiled without a norm and with layer norm."""
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -203,15 +203,15 @@ def cells(kinds: Sequence[str], dtype: str, norms: Sequence[str | None] = (None,
             cell(kind, dtype, {"norm": norm})
 
 
-def cell(kind: str, dtype: Any, options: dict[str, Any]) -> None:
+def cell(name: str, dtype: Any, options: dict[str, Any]) -> None:
     """Run the forward and the backward pass of a recurrent cell with a norm and a variant."""
+    functions = rnn_cells.CELLS[name]
     rng = np.random.default_rng(0)
-    parameters = getattr(rnn, f"{kind}_init")(3, 4, rng=rng, dtype=dtype, **options)
+    parameters = functions.init(3, 4, rng=rng, dtype=dtype, **options)
     x = np.ones((2, 2, 3), dtype)
-    state = np.ones((2, 4), dtype)
-    states = (state, state) if kind == "lstm" else (state,)
-    y, *_, saved = getattr(rnn, f"{kind}_forward")(x, parameters, *states, **options)
-    getattr(rnn, f"{kind}_backward")(y, saved)
+    states = [np.ones((2, 4), dtype)] * len(functions.kind.states)
+    y, *_, saved = functions.forward(x, parameters, *states, **options)
+    functions.backward(y, saved)
 
 
 def launcher() -> None:

@@ -10,8 +10,8 @@ from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, is_mark, kind_of, named
 
 Array = np.ndarray[Any, Any]
 
-# The gates in the order of the rows; "-z" stands for the rows of z negated: 1 - σ(z) = σ(-z).
-_OWN = {"lstm": ("f", "i", "o", "g"), "gru": ("z", "r", "new"), "rnn": ("new",)}
+# The gates of each kind in the order of the rows; "-z" stands for the rows of z negated:
+# 1 - σ(z) = σ(-z).
 _TORCH = {"lstm": ("i", "f", "g", "o"), "gru": ("r", "-z", "new"), "rnn": ("new",)}
 _ONNX = {"lstm": ("i", "o", "f", "g"), "gru": ("-z", "r", "new"), "rnn": ("new",)}
 KERAS = {"lstm": ("i", "f", "g", "o"), "gru": ("-z", "r", "new"), "rnn": ("new",)}
@@ -80,19 +80,19 @@ def from_kernels(
     return _from_library(kind, library, w, r, *biases)
 
 
-def with_norm(kind: Kind, library: Any, parameters: Any, **given: tuple[str, Any]) -> Any:
+def with_norm(kind: Kind, library: Any, parameters: Any, **arrays: tuple[str, Any]) -> Any:
     """Return the parameters with gains and biases of norms, each a pair of name and value.
 
     A gain or bias that is not given becomes None.
     """
     units = parameters.weight_h.shape[1]
     values: dict[str, Any] = dict.fromkeys(without_norm(kind, np.float64))  # None: gain 1
-    for field, (name, value) in given.items():
+    for field, (name, value) in arrays.items():
         of_gates = kind.sizes[field] > 1
         meaning = "that of the gates" if of_gates else "that of the units"
         array = _vector(name, value, kind.sizes[field] * units, meaning)
         values[field] = (
-            _reordered(array, library[kind.name], _OWN[kind.name]) if of_gates else array.copy()
+            _reordered(array, library[kind.name], kind.gates) if of_gates else array.copy()
         )
     return parameters._replace(**values)
 
@@ -116,7 +116,7 @@ def _from_library(
     projection: Array | None = None,
 ) -> Any:
     """Return the parameters of a kind from arrays with checked shapes; two biases are added."""
-    moves = library[kind.name], _OWN[kind.name]
+    moves = library[kind.name], kind.gates
     values = {"weight_x": _reordered(w, *moves), "weight_h": _reordered(r, *moves)}
     values |= without_norm(kind, r.dtype)
     if projection is not None:
@@ -134,22 +134,22 @@ def _from_library(
 
 def _to_library(kind: Kind, library: Any, parameters: Any) -> tuple[Array, Array, Array, Array]:
     """Return both weights and both biases of the library; the second bias is 0 but for bias_h."""
-    given = named(kind, parameters)
-    projection = getattr(given, "projection", None)
+    own = named(kind, parameters)
+    projection = getattr(own, "projection", None)
     names = "weight_x", "weight_h", "projection"
-    w, r = _weights(kind, names, given.weight_x, given.weight_h, projection)
-    first = _bias(kind, "bias", given, r)
+    w, r = _weights(kind, names, own.weight_x, own.weight_h, projection)
+    first = _bias(kind, "bias", own, r)
     second = np.zeros_like(first)
     if "bias_h" in kind.sizes:
-        bias_h = _bias(kind, "bias_h", given, r)
+        bias_h = _bias(kind, "bias_h", own, r)
         second = np.concatenate([second[: r.shape[0] - r.shape[1]], bias_h])
-    moves = _OWN[kind.name], library[kind.name]
+    moves = kind.gates, library[kind.name]
     w, r, first, second = (_reordered(array, *moves) for array in (w, r, first, second))
     return w, r, first, second
 
 
-def _bias(kind: Kind, name: str, given: Any, weight_h: Array) -> Array:
-    size, value = kind.sizes[name] * weight_h.shape[0] // kind.gates, getattr(given, name)
+def _bias(kind: Kind, name: str, parameters: Any, weight_h: Array) -> Array:
+    size, value = kind.sizes[name] * weight_h.shape[0] // len(kind.gates), getattr(parameters, name)
     if value is None or (name == "bias_h" and is_mark(value)):
         return np.zeros(size, weight_h.dtype)
     return _vector(name, value, size, "that of the units")
@@ -172,11 +172,11 @@ def _weights(
 ) -> tuple[Array, Array]:
     w, r = _real(names[0], w), _real(names[1], r)
     if projection is not None:
-        if r.ndim != 2 or r.shape[0] % kind.gates:
+        if r.ndim != 2 or r.shape[0] % len(kind.gates):
             raise ValueError(f"{names[1]} must have shape ({kind.rows}, P), got {r.shape}")
-        expected = r.shape[1], r.shape[0] // kind.gates
+        expected = r.shape[1], r.shape[0] // len(kind.gates)
         check_shape(names[2], np.shape(projection), expected, f"that of {names[1]}")
-    elif r.ndim != 2 or r.shape[0] != kind.gates * r.shape[1]:
+    elif r.ndim != 2 or r.shape[0] != len(kind.gates) * r.shape[1]:
         raise ValueError(f"{names[1]} must have shape ({kind.rows}, H), got {r.shape}")
     if w.ndim != 2 or w.shape[0] != r.shape[0]:
         raise ValueError(f"{names[0]} must have shape ({r.shape[0]}, I), got {w.shape}")
@@ -186,7 +186,7 @@ def _weights(
 def _kernels(kind: Kind, kernel: Any, recurrent_kernel: Any) -> tuple[Array, Array]:
     """Return both kernels with the gates as rows, checked."""
     w, r = _real("kernel", kernel), _real("recurrent_kernel", recurrent_kernel)
-    if r.ndim != 2 or r.shape[1] != kind.gates * r.shape[0]:
+    if r.ndim != 2 or r.shape[1] != len(kind.gates) * r.shape[0]:
         raise ValueError(f"recurrent_kernel must have shape (H, {kind.rows}), got {r.shape}")
     if w.ndim != 2 or w.shape[1] != r.shape[1]:
         raise ValueError(f"kernel must have shape (I, {r.shape[1]}), got {w.shape}")

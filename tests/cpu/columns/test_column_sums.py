@@ -6,7 +6,7 @@ from every_call import COMPILED
 
 import numnorm
 from numnorm.backends.cpu.columns import tile_sums as column_tiles
-from numnorm.backends.cpu.columns.backward_kernels import make_sums_across
+from numnorm.backends.cpu.columns.kernels import make_sums_across
 from numnorm.backends.cpu.simd.element_type import element_type_of
 
 # In bytes of float32: narrower than what is taken alone, just that, of one tile and of several.

@@ -10,8 +10,8 @@ from every_call import COMPILED, LAYERS, in_new_process, skip_where_missing
 
 import numnorm
 from numnorm.backends.cpu import tuning
+from numnorm.backends.cpu.compiler.parallel import Timings
 from numnorm.backends.cpu.compiler.threads import environment_limit, quota_limit
-from numnorm.backends.cpu.compiler.timings import Timings
 from numnorm.threads import limit
 
 # A pool of four threads on a machine with eight processors, or what passes for it.

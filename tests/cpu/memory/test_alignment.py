@@ -8,7 +8,7 @@ from numba import njit
 
 import numnorm
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
+from numnorm.backends.cpu.memory.kernel_arrays import make_aligned_zeros
 
 LINE = 64
 

@@ -31,7 +31,7 @@ def convert_all():
     """Compare the compiled conversions with NumPy's; raise where one bit differs."""
     import numba
 
-    from numnorm.backends.cpu.simd import half_precision as halves
+    from numnorm.backends.cpu.simd import element_type as halves
     from numnorm.backends.cpu.simd.vector import make_load, store
 
     def mapped(function, values, dtype):
@@ -99,7 +99,7 @@ def test_conversions_are_exact_with_and_without_instructions_for_them(cpu):
 
 
 def test_the_plain_functions_are_the_same_conversions():
-    from numnorm.backends.cpu.simd import half_precision as halves
+    from numnorm.backends.cpu.simd import element_type as halves
 
     floats = float_cases()[::997]
     for dtype, to_compute, to_storage in (

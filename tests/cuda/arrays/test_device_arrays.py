@@ -148,7 +148,7 @@ def test_a_list_of_arrays_of_a_device_is_not_copied_to_the_host(library):
 def test_parameter_on_another_device(library):
     pattern = "^gamma must be on device 0, as x is, got one on device 1$"
     refused(ValueError, pattern, numnorm.layer_norm, library.take(X), library.take(X[0], 1))
-    pattern = "^g must be on device 1, as v is, got one on device 0$"
+    pattern = "^g must be on device 1, as x is, got one on device 0$"
     refused(ValueError, pattern, numnorm.weight_norm, library.take(X, 1), library.take(X[:, 0]))
 
 

@@ -7,14 +7,6 @@ import reference
 import simulated_target
 from simulated_target import register
 
-from numnorm.backends.cuda.columns.coefficient_kernels import (
-    FROZEN_COEFFICIENTS,
-    GRADIENT_COEFFICIENTS,
-    OUTPUT_COEFFICIENTS,
-    make_centre_coefficients,
-    make_gradient_coefficients,
-    make_output_coefficients,
-)
 from numnorm.backends.cuda.columns.column_shape import (
     ColumnShape,
     Partition,
@@ -23,17 +15,30 @@ from numnorm.backends.cuda.columns.column_shape import (
     stream_partition,
     stream_shape,
 )
-from numnorm.backends.cuda.columns.element_kernels import make_elements_across, make_elements_along
-from numnorm.backends.cuda.columns.gradient_sums_kernels import make_sums_across, make_sums_along
-from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
-from numnorm.backends.cuda.columns.moments_kernels import make_moments_across, make_moments_along
+from numnorm.backends.cuda.columns.moments_kernels import (
+    make_merged_moments,
+    make_moments_across,
+    make_moments_along,
+)
+from numnorm.backends.cuda.columns.norm_kernels import (
+    FROZEN_COEFFICIENTS,
+    GRADIENT_COEFFICIENTS,
+    OUTPUT_COEFFICIENTS,
+    make_centre_coefficients,
+    make_elements_across,
+    make_elements_along,
+    make_gradient_coefficients,
+    make_output_coefficients,
+    make_sums_across,
+    make_sums_along,
+)
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
-from numnorm.backends.cuda.statistics.stored_kernels import (
+from numnorm.backends.cuda.statistics.stored import (
     make_reciprocal,
     make_reciprocal_deviation,
     make_update_running,
 )
-from numnorm.backends.cuda.threads.row_parameters import Weights
+from numnorm.backends.cuda.threads.row_columns import Weights
 from numnorm.layouts import ColumnLayout
 
 DTYPES = {

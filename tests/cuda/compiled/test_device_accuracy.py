@@ -47,7 +47,7 @@ from accuracy_cases import (
 
 import numnorm
 from numnorm.backends.cuda.compiler.element_type import FLOAT32
-from numnorm.backends.cuda.threads.row_launch import launch_shape
+from numnorm.backends.cuda.threads.row_shape import launch_shape
 
 ROWS = 4
 # In the registers of a part of a block, with elements to spare; in those of all its warps; and in
@@ -205,10 +205,10 @@ def test_halves_are_rounded_once(norms, name, dtype, mean, scale):
 
 @pytest.mark.parametrize("scale", WEIGHT_NORM_SCALES)
 def test_weight_norm_at_any_scale(imported, scale):
-    take, v = imported("cupy").take, draw(np.float32, 0, scale, ROWS, WARP_WIDE)
+    take, x = imported("cupy").take, draw(np.float32, 0, scale, ROWS, WARP_WIDE)
     g = draw(np.float32, 1, 1, 1, ROWS, seed=2)[0]
-    w, norm = numnorm.weight_norm_forward(take(v), take(g))
-    for mine, theirs in zip((w, norm), reference.weight_norm(v, g), strict=True):
+    y, norm = numnorm.weight_norm_forward(take(x), take(g))
+    for mine, theirs in zip((y, norm), reference.weight_norm(x, g), strict=True):
         assert_error(mine.host, theirs, ROUNDINGS.forward * HALF_UNIT[np.float32])
 
 

@@ -17,12 +17,12 @@ pytestmark = pytest.mark.sass
 
 NAMES = """
 import sys
-from numnorm.backends.cuda.compiler import kept_machine_code
+from numnorm.backends.cuda.compiler import machine_code
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
-from numnorm.backends.cuda.statistics.stored_kernels import make_converted
+from numnorm.backends.cuda.statistics.stored import make_converted
 
 def name_of(kernel, capability=(9, 0)):
-    return kept_machine_code.file_name(kernel, capability)
+    return machine_code.file_name(kernel, capability)
 
 def kernel_of(source="float32", target="float64"):
     return make_converted(ELEMENT_TYPES[source], ELEMENT_TYPES[target])
@@ -51,12 +51,12 @@ def modules_of_backend():
 @pytest.fixture
 def kernels(tmp_path, monkeypatch, real_compiler):
     """The functions of `NAMES`, and a folder for the files."""
-    from numnorm.backends.cuda.compiler import kept_machine_code
+    from numnorm.backends.cuda.compiler import machine_code
 
     found = {}
     exec(NAMES, found)
-    monkeypatch.setattr(kept_machine_code, "folders", lambda build: (tmp_path,))
-    monkeypatch.setattr(kept_machine_code, "folder_to_write", lambda build: tmp_path)
+    monkeypatch.setattr(machine_code, "folders", lambda build: (tmp_path,))
+    monkeypatch.setattr(machine_code, "folder_to_write", lambda build: tmp_path)
     return SimpleNamespace(**{name: found[name] for name in ("name_of", "kernel_of")})
 
 

@@ -8,7 +8,7 @@ import pytest
 from cell_steps import assert_close, check_forward, check_step, forward
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
-from numnorm.backends.cuda.threads.activations import make_activation, make_sigmoid
+from numnorm.backends.cuda.recurrent.states import make_activation, make_sigmoid
 from numnorm.rnn.specs import gru_spec, lstm_spec, rnn_spec
 
 DTYPES = ("float32", "float64")

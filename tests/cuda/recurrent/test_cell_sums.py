@@ -8,9 +8,9 @@ from cell_steps import assert_close
 from simulated_target import register
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
-from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
-from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
-from numnorm.backends.cuda.recurrent.common.parameter_sums_kernel import make_cell_sums
+from numnorm.backends.cuda.recurrent.cell_norm import NUMBERS
+from numnorm.backends.cuda.recurrent.parameter_gradients import make_cell_sums
+from numnorm.backends.cuda.recurrent.pass_arrays import cell_shape
 
 DTYPES = ("float32", "float64")
 

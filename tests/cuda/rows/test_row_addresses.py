@@ -6,8 +6,8 @@ import pytest
 
 import numnorm
 from numnorm.backends.cuda.rows import forward as rows
-from numnorm.backends.cuda.rows.backward_plans import gradient_plan
-from numnorm.backends.cuda.threads import row_launch as launch
+from numnorm.backends.cuda.rows.backward import gradient_plan
+from numnorm.backends.cuda.threads import row_shape as launch
 
 DTYPES = {
     "float16": np.float16,

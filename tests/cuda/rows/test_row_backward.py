@@ -26,7 +26,7 @@ from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, 
 from numnorm.backends.cuda.rows.arguments import SUMS, PartialSums, RowSizes, SavedStatistics
 from numnorm.backends.cuda.rows.backward_kernel import make_row_backward
 from numnorm.backends.cuda.rows.parameter_sums import ROWS_BETWEEN_FLUSHES, make_flush
-from numnorm.backends.cuda.threads.row_parameters import Weights
+from numnorm.backends.cuda.threads.row_columns import Weights
 from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.backends.formulas.norms import scale_gradient_factor
 from numnorm.norms.ada import ADA
@@ -347,7 +347,7 @@ def test_parameter_gradients_of_many_parts(of, strips, order):
 
 
 def test_flow_through_the_deviation(order):
-    from numnorm.backends.cuda.statistics.row_normalizer import make_scale_gradient_factor
+    from numnorm.backends.cuda.statistics.row_statistics import make_scale_gradient_factor
 
     for element in (FLOAT32, FLOAT64):
         flow = make_scale_gradient_factor(element)

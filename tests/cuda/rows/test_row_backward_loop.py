@@ -21,16 +21,15 @@ from row_kernels import (
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32
 from numnorm.backends.cuda.rows.arguments import PartialSums, RowSizes, SavedStatistics
-from numnorm.backends.cuda.rows.backward_coefficients import COEFFICIENTS
-from numnorm.backends.cuda.rows.backward_columns_kernel import make_row_backward_columns
 from numnorm.backends.cuda.rows.backward_loop_kernel import (
+    COEFFICIENTS,
     make_row_backward_coefficients,
+    make_row_backward_columns,
     make_row_backward_loop,
 )
 from numnorm.backends.cuda.rows.parameter_sums import ROWS_BETWEEN_FLUSHES
-from numnorm.backends.cuda.threads.row_launch import segment_shape
-from numnorm.backends.cuda.threads.row_parameters import Weights
-from numnorm.backends.cuda.threads.row_shape import RowShape
+from numnorm.backends.cuda.threads.row_columns import Weights
+from numnorm.backends.cuda.threads.row_shape import RowShape, segment_shape
 from numnorm.norms.ada import ADA
 from numnorm.norms.affine import GAIN
 

@@ -20,7 +20,7 @@ from numnorm.backends.cuda.rows.arguments import (
 )
 from numnorm.backends.cuda.rows.forward_kernel import make_row_forward
 from numnorm.backends.cuda.rows.forward_loop_kernel import make_row_forward_loop
-from numnorm.backends.cuda.threads.row_parameters import Weights
+from numnorm.backends.cuda.threads.row_columns import Weights
 from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.norms.affine import AFFINE, GAIN
 

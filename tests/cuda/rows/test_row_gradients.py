@@ -7,15 +7,15 @@ from row_arrays import DTYPES, NORMS, check, draw, supports
 
 import numnorm
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
-from numnorm.backends.cuda.rows.backward_plans import gradient_plan
-from numnorm.backends.cuda.threads import row_launch as launch
-from numnorm.backends.cuda.threads.row_launch import (
+from numnorm.backends.cuda.rows.backward import gradient_plan
+from numnorm.backends.cuda.threads import row_shape as launch
+from numnorm.backends.cuda.threads.row_shape import (
+    RowShape,
     backward_parts,
     backward_shape,
     strip_shape,
     strips_of,
 )
-from numnorm.backends.cuda.threads.row_shape import RowShape
 
 
 def gradients(library, norm, dtype, shape=None, detach=None, in_place=False, dy_dtype=None):

@@ -11,8 +11,12 @@ from simulated_target import Kernel
 
 import numnorm
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
-from numnorm.backends.cuda.threads.row_launch import backward_shape, blocks_of, launch_shape
-from numnorm.backends.cuda.threads.row_shape import RowShape
+from numnorm.backends.cuda.threads.row_shape import (
+    RowShape,
+    backward_shape,
+    blocks_of,
+    launch_shape,
+)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def kept_shape(shape, axis):
 
 
 def used(library, dtype, place):
-    """The arrays of a call: v, dw and g on the host, and the same on the device."""
+    """The arrays of a call: x, dy and g on the host, and the same on the device."""
     shape, axis = PLACES[place]
     host = draw(shape, dtype), draw(shape, dtype, 1), draw(kept_shape(shape, axis), dtype, 2)
     return host, [library.take(array) for array in host], axis
@@ -37,107 +37,107 @@ def used(library, dtype, place):
 def test_both_ways(library, dtype, place):
     if not supports(library, dtype):
         pytest.skip("a dtype that Numba does not have")
-    (v, dw, g), (of_v, of_dw, of_g), axis = used(library, dtype, place)
-    w, norm = numnorm.weight_norm_forward(of_v, of_g, axis=axis)
-    expected = reference.weight_norm(v, g, axis)
-    assert type(norm) is type(of_v)
-    assert_close(w.host, expected[0], dtype)
+    (x, dy, g), (of_x, of_dy, of_g), axis = used(library, dtype, place)
+    y, norm = numnorm.weight_norm_forward(of_x, of_g, axis=axis)
+    expected = reference.weight_norm(x, g, axis)
+    assert type(norm) is type(of_x)
+    assert_close(y.host, expected[0], dtype)
     np.testing.assert_allclose(norm.host, np.float64(expected[1]), rtol=1e-6)
-    found = numnorm.weight_norm_backward(of_dw, of_v, norm, of_g, axis=axis)
-    assert type(found.dv) is type(found.dg) is type(of_v)
-    check(found, reference.weight_norm_backward(dw, v, g, axis), dtype)
+    found = numnorm.weight_norm_backward(of_dy, of_x, norm, of_g, axis=axis)
+    assert type(found.dx) is type(found.dg) is type(of_x)
+    check(found, reference.weight_norm_backward(dy, x, g, axis), dtype)
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_any_order_of_threads(library, place, order):
-    (v, dw, g), (of_v, of_dw, of_g), axis = used(library, "float32", place)
-    norm = numnorm.weight_norm_forward(of_v, of_g, axis=axis).norm
-    found = numnorm.weight_norm_backward(of_dw, of_v, norm, of_g, axis=axis)
-    check(found, reference.weight_norm_backward(dw, v, g, axis), "float32")
+    (x, dy, g), (of_x, of_dy, of_g), axis = used(library, "float32", place)
+    norm = numnorm.weight_norm_forward(of_x, of_g, axis=axis).norm
+    found = numnorm.weight_norm_backward(of_dy, of_x, norm, of_g, axis=axis)
+    check(found, reference.weight_norm_backward(dy, x, g, axis), "float32")
 
 
 def test_more_vectors_than_a_block_has_threads(library):
-    v, dw = draw((300, 3)), draw((300, 3), seed=1)
-    norm = numnorm.weight_norm_forward(library.take(v)).norm
-    found = numnorm.weight_norm_backward(library.take(dw), library.take(v), norm)
-    check(found, reference.weight_norm_backward(dw, v), "float32")
+    x, dy = draw((300, 3)), draw((300, 3), seed=1)
+    norm = numnorm.weight_norm_forward(library.take(x)).norm
+    found = numnorm.weight_norm_backward(library.take(dy), library.take(x), norm)
+    check(found, reference.weight_norm_backward(dy, x), "float32")
 
 
 @pytest.mark.parametrize("place", ["last", "across"])
-@pytest.mark.parametrize("into", ["new", "dw", "v"])
+@pytest.mark.parametrize("into", ["new", "dy", "x"])
 def test_out(library, place, into):
     if library.called == "jax":
         pytest.skip("JAX has no arrays to write")
-    _, (of_v, of_dw, of_g), axis = used(library, "float32", place)
-    norm = numnorm.weight_norm_forward(of_v, of_g, axis=axis).norm
-    expected = numnorm.weight_norm_backward(of_dw, of_v, norm, of_g, axis=axis)
-    out = {"new": library.take(np.zeros_like(of_v.host)), "dw": of_dw, "v": of_v}[into]
-    found = numnorm.weight_norm_backward(of_dw, of_v, norm, of_g, axis=axis, out=out)
-    assert found.dv is out
-    assert out.host.tobytes() == np.ascontiguousarray(expected.dv.host).tobytes()
+    _, (of_x, of_dy, of_g), axis = used(library, "float32", place)
+    norm = numnorm.weight_norm_forward(of_x, of_g, axis=axis).norm
+    expected = numnorm.weight_norm_backward(of_dy, of_x, norm, of_g, axis=axis)
+    out = {"new": library.take(np.zeros_like(of_x.host)), "dy": of_dy, "x": of_x}[into]
+    found = numnorm.weight_norm_backward(of_dy, of_x, norm, of_g, axis=axis, out=out)
+    assert found.dx is out
+    assert out.host.tobytes() == np.ascontiguousarray(expected.dx.host).tobytes()
     assert found.dg.host.tobytes() == expected.dg.host.tobytes()
 
 
 def test_without_lengths(library):
-    (v, dw, _), (of_v, of_dw, _), _ = used(library, "float16", "last")
-    norm = numnorm.weight_norm_forward(of_v).norm
-    found = numnorm.weight_norm_backward(of_dw, of_v, norm)
-    check(found, reference.weight_norm_backward(dw, v), "float16")
+    (x, dy, _), (of_x, of_dy, _), _ = used(library, "float16", "last")
+    norm = numnorm.weight_norm_forward(of_x).norm
+    found = numnorm.weight_norm_backward(of_dy, of_x, norm)
+    check(found, reference.weight_norm_backward(dy, x), "float16")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_the_norm_may_be_of_any_float_dtype(library, dtype):
-    (v, dw, g), (of_v, of_dw, of_g), _ = used(library, "float64", "last")
-    norm = numnorm.weight_norm_forward(of_v, of_g).norm.host.astype(dtype)
-    found = numnorm.weight_norm_backward(of_dw, of_v, library.take(norm), of_g)
-    expected = reference.weight_norm_backward(dw, v, g)
-    rtol = 8 * np.finfo(dtype).eps  # dv and dg go with the norm as it was rounded
+    (x, dy, g), (of_x, of_dy, of_g), _ = used(library, "float64", "last")
+    norm = numnorm.weight_norm_forward(of_x, of_g).norm.host.astype(dtype)
+    found = numnorm.weight_norm_backward(of_dy, of_x, library.take(norm), of_g)
+    expected = reference.weight_norm_backward(dy, x, g)
+    rtol = 8 * np.finfo(dtype).eps  # dx and dg go with the norm as it was rounded
     for got, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(got.host, np.float64(wanted), rtol, rtol * np.abs(wanted).max())
 
 
 def test_gradient_of_lengths_of_another_dtype(library):
-    (_, _, g), (of_v, of_dw, _), _ = used(library, "float32", "last")
-    norm = numnorm.weight_norm_forward(of_v).norm
-    found = numnorm.weight_norm_backward(of_dw, of_v, norm, library.take(g.astype(np.float64)))
+    (_, _, g), (of_x, of_dy, _), _ = used(library, "float32", "last")
+    norm = numnorm.weight_norm_forward(of_x).norm
+    found = numnorm.weight_norm_backward(of_dy, of_x, norm, library.take(g.astype(np.float64)))
     assert found.dg.host.dtype == np.float64
-    assert found.dv.host.dtype == np.float32
+    assert found.dx.host.dtype == np.float32
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_a_vector_of_zeros_and_one_whose_squares_leave_the_range(library, size):
-    v, dw = np.zeros((2, 5), np.float32), draw((2, 5), seed=1)
-    v[1] = size * draw(5)
-    w, norm = numnorm.weight_norm_forward(library.take(v))
-    assert np.all(w.host[0] == 0) and norm.host[0] == 0
-    dv, dg = numnorm.weight_norm_backward(library.take(dw), library.take(v), norm)
-    expected = reference.weight_norm_backward(dw, v)
-    assert np.all(dv.host[0] == 0) and dg.host[0] == 0
+    x, dy = np.zeros((2, 5), np.float32), draw((2, 5), seed=1)
+    x[1] = size * draw(5)
+    y, norm = numnorm.weight_norm_forward(library.take(x))
+    assert np.all(y.host[0] == 0) and norm.host[0] == 0
+    dx, dg = numnorm.weight_norm_backward(library.take(dy), library.take(x), norm)
+    expected = reference.weight_norm_backward(dy, x)
+    assert np.all(dx.host[0] == 0) and dg.host[0] == 0
     # Within the roundings that `check` allows, of numbers that are far from 1.
     np.testing.assert_allclose(dg.host, np.float64(expected[1]), rtol=1e-5)
     atol = 1e-5 * float(np.abs(expected[0]).max())
-    np.testing.assert_allclose(dv.host, np.float64(expected[0]), rtol=1e-5, atol=atol)
+    np.testing.assert_allclose(dx.host, np.float64(expected[0]), rtol=1e-5, atol=atol)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0), (0, 0)])
 def test_nothing(library, shape):
-    v = library.take(np.empty(shape, np.float32))
-    w, norm = numnorm.weight_norm_forward(v)
-    assert w.host.shape == shape
+    x = library.take(np.empty(shape, np.float32))
+    y, norm = numnorm.weight_norm_forward(x)
+    assert y.host.shape == shape
     np.testing.assert_array_equal(norm.host, np.zeros(shape[:1]))
-    dv, dg = numnorm.weight_norm_backward(v, v, norm)
-    assert dv.host.shape == shape
+    dx, dg = numnorm.weight_norm_backward(x, x, norm)
+    assert dx.host.shape == shape
     np.testing.assert_array_equal(dg.host, np.zeros(shape[:1]))
 
 
 def test_jax_without_float64(imported):
     jax = imported("jax")
     jax.config.jax_enable_x64 = False
-    v, dw = draw((4, 9)), draw((4, 9), seed=1)
-    norm = numnorm.weight_norm_forward(jax.take(v)).norm
+    x, dy = draw((4, 9)), draw((4, 9), seed=1)
+    norm = numnorm.weight_norm_forward(jax.take(x)).norm
     assert norm.dtype == np.float32
-    found = numnorm.weight_norm_backward(jax.take(dw), jax.take(v), norm)
-    check(found, reference.weight_norm_backward(dw, v), "float32")
+    found = numnorm.weight_norm_backward(jax.take(dy), jax.take(x), norm)
+    check(found, reference.weight_norm_backward(dy, x), "float32")
 
 
 def test_kernels_are_queued_on_one_stream_and_nothing_is_copied(library, monkeypatch):
@@ -148,23 +148,23 @@ def test_kernels_are_queued_on_one_stream_and_nothing_is_copied(library, monkeyp
         launch(self, blocks, stream, *arguments)
 
     monkeypatch.setattr(Kernel, "launch", recorded)
-    _, (of_v, of_dw, of_g), _ = used(library, "float32", "last")
-    norm = numnorm.weight_norm_forward(of_v, of_g).norm
-    numnorm.weight_norm_backward(of_dw, of_v, norm, of_g)
-    assert streams == [STREAMS[library.called]] * 4  # w; 1 / norm, dv, dg
+    _, (of_x, of_dy, of_g), _ = used(library, "float32", "last")
+    norm = numnorm.weight_norm_forward(of_x, of_g).norm
+    numnorm.weight_norm_backward(of_dy, of_x, norm, of_g)
+    assert streams == [STREAMS[library.called]] * 4  # y; 1 / norm, dx, dg
     assert library.asked == []
 
 
 def test_refused(library):
-    _, (of_v, of_dw, _), _ = used(library, "float32", "last")
+    _, (of_x, of_dy, _), _ = used(library, "float32", "last")
 
     def refused(error, message, norm):
         with pytest.raises(error, match=message):
-            numnorm.weight_norm_backward(of_dw, of_v, norm)
+            numnorm.weight_norm_backward(of_dy, of_x, norm)
 
-    refused(TypeError, r"^norm must be a .* on device 0, as v is, got numpy.ndarray$", np.ones(4))
-    refused(TypeError, r"^norm must be a .* on device 0, as v is, got .*NoneType$", None)
+    refused(TypeError, r"^norm must be a .* on device 0, as x is, got numpy.ndarray$", np.ones(4))
+    refused(TypeError, r"^norm must be a .* on device 0, as x is, got .*NoneType$", None)
     refused(ValueError, r"^norm must have shape \(4,\), one for each row", library.take(np.ones(3)))
-    refused(ValueError, "^norm must be on device 0, as v is", library.take(np.ones(4), 1))
+    refused(ValueError, "^norm must be on device 0, as x is", library.take(np.ones(4), 1))
     with pytest.raises(TypeError, match=r"^norm must lie on the host"):
-        numnorm.weight_norm_backward(of_dw.host, of_v.host, library.take(np.ones(4)))
+        numnorm.weight_norm_backward(of_dy.host, of_x.host, library.take(np.ones(4)))

@@ -6,12 +6,9 @@ from simulated_target import register
 
 from numnorm.backends.contract.recurrent import GRUSpec, LSTMSpec, RNNSpec
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
-from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
-from numnorm.backends.cuda.recurrent.common.step_kernels import (
-    make_cell_backward,
-    make_cell_forward,
-)
-from numnorm.backends.cuda.recurrent.common.step_parameters import (
+from numnorm.backends.cuda.recurrent import gru, lstm, rnn
+from numnorm.backends.cuda.recurrent.cell_norm import NUMBERS
+from numnorm.backends.cuda.recurrent.step_kernels import (
     AdaNumbers,
     GradientCoefficients,
     Incoming,
@@ -22,10 +19,9 @@ from numnorm.backends.cuda.recurrent.common.step_parameters import (
     ScalingNumbers,
     StepSaved,
     StepStates,
+    make_cell_backward,
+    make_cell_forward,
 )
-from numnorm.backends.cuda.recurrent.gru import passes as gru
-from numnorm.backends.cuda.recurrent.lstm import passes as lstm
-from numnorm.backends.cuda.recurrent.rnn import passes as rnn
 
 ROWS = 9
 KINDS = {LSTMSpec: lstm.KIND, GRUSpec: gru.KIND, RNNSpec: rnn.KIND}

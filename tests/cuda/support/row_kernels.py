@@ -9,7 +9,7 @@ from kernel_arrays import addresses
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
 from numnorm.backends.cuda.rows.arguments import Parameter, RowParameters, RowScaling
-from numnorm.backends.cuda.rows.parameter_gradient_kernel import COLUMNS, make_parameter_gradients
+from numnorm.backends.cuda.rows.parameter_sums import COLUMNS, make_parameter_gradients
 from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.norms.affine import AFFINE
 

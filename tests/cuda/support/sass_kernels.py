@@ -58,7 +58,7 @@ def row_kernels():
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.rows.forward_kernel import make_row_forward
     from numnorm.backends.cuda.rows.forward_loop_kernel import make_row_forward_loop
-    from numnorm.backends.cuda.threads.row_parameters import Weights
+    from numnorm.backends.cuda.threads.row_columns import Weights
     from numnorm.backends.cuda.threads.row_shape import RowShape
     from numnorm.norms.ada import ADA
     from numnorm.norms.affine import AFFINE, GAIN
@@ -88,8 +88,8 @@ def row_gradient_kernels():
     """Yield the kernels of the gradients of rows, and of gamma and beta."""
     from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
     from numnorm.backends.cuda.rows.backward_kernel import make_row_backward
-    from numnorm.backends.cuda.rows.parameter_gradient_kernel import make_parameter_gradients
-    from numnorm.backends.cuda.threads.row_parameters import Weights
+    from numnorm.backends.cuda.rows.parameter_sums import make_parameter_gradients
+    from numnorm.backends.cuda.threads.row_columns import Weights
     from numnorm.backends.cuda.threads.row_shape import RowShape
     from numnorm.norms.ada import ADA
     from numnorm.norms.affine import AFFINE, GAIN
@@ -118,8 +118,8 @@ def wide_row_gradient_kernels():
     """Yield the kernels of the gradients of rows that are read in a loop."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.rows import backward_loop_kernel as loop
-    from numnorm.backends.cuda.rows.backward_columns_kernel import make_row_backward_columns
-    from numnorm.backends.cuda.threads.row_parameters import Weights
+    from numnorm.backends.cuda.rows.backward_loop_kernel import make_row_backward_columns
+    from numnorm.backends.cuda.threads.row_columns import Weights
     from numnorm.backends.cuda.threads.row_shape import RowShape
     from numnorm.norms.ada import ADA
     from numnorm.norms.affine import AFFINE, GAIN
@@ -157,24 +157,23 @@ def wide_row_gradient_kernels():
 
 def column_kernels():
     """Yield the kernels of channels, across rows and along contiguous elements."""
-    from numnorm.backends.cuda.columns import element_kernels as elements
-    from numnorm.backends.cuda.columns import gradient_sums_kernels as sums
     from numnorm.backends.cuda.columns import moments_kernels as moments
+    from numnorm.backends.cuda.columns import norm_kernels as norms
     from numnorm.backends.cuda.columns.column_shape import column_shape
     from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
     from numnorm.layouts import ColumnLayout
 
     across = {
         "moments": (moments.make_moments_across, 1),
-        "forward": (functools.partial(elements.make_elements_across, gradient=False), 1),
-        "sums": (sums.make_sums_across, 2),
-        "backward": (functools.partial(elements.make_elements_across, gradient=True), 2),
+        "forward": (functools.partial(norms.make_elements_across, gradient=False), 1),
+        "sums": (norms.make_sums_across, 2),
+        "backward": (functools.partial(norms.make_elements_across, gradient=True), 2),
     }
     along = {
         "moments": (moments.make_moments_along, 1),
-        "forward": (functools.partial(elements.make_elements_along, gradient=False), 1),
-        "sums": (sums.make_sums_along, 2),
-        "backward": (functools.partial(elements.make_elements_along, gradient=True), 2),
+        "forward": (functools.partial(norms.make_elements_along, gradient=False), 1),
+        "sums": (norms.make_sums_along, 2),
+        "backward": (functools.partial(norms.make_elements_along, gradient=True), 2),
     }
     # The channels, the inner elements, and whether arrays begin at a multiple of 16 bytes.
     places = {
@@ -197,8 +196,8 @@ def column_kernels():
 
 def of_one_step(name, kind, spec, what, element, units, *, whole=True):
     """Yield the kernels of one step of a cell, forward and backward."""
-    from numnorm.backends.cuda.recurrent.common import step_kernels
-    from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
+    from numnorm.backends.cuda.recurrent import step_kernels
+    from numnorm.backends.cuda.recurrent.pass_arrays import cell_shape
 
     shape = cell_shape(units, element, whole=whole)
     place, kept = "whole" if whole else "any", ", zoneout" if spec.zoneout else ""
@@ -209,10 +208,11 @@ def of_one_step(name, kind, spec, what, element, units, *, whole=True):
 
 def cell_kernels():
     """Yield the kernels of one step of an LSTM, and of the sums over all steps."""
-    from numnorm.backends.cuda.arrays.gather_rows_kernel import make_gather_rows
+    from numnorm.backends.cuda.arrays.gather_rows import make_gather_rows
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
-    from numnorm.backends.cuda.recurrent.common import parameter_sums_kernel as sums
-    from numnorm.backends.cuda.recurrent.lstm.step import STEP
+    from numnorm.backends.cuda.recurrent.lstm import STEP
+    from numnorm.backends.cuda.recurrent.parameter_gradients import make_cell_sums
+    from numnorm.backends.cuda.recurrent.pass_arrays import make_add_sums
     from numnorm.rnn.specs import lstm_spec
 
     def of_form(element, units, norm, variant, *, whole=True, zoneout=False):
@@ -229,16 +229,16 @@ def cell_kernels():
         for whole in (True, False):
             yield from of_form(element, widest, "layer", "paper", whole=whole, zoneout=True)
         yield from of_form(element, widest, "layer", "per_gate", whole=False)
-        yield f"cell sums {element.name}", sums.make_cell_sums(element, normed=True)
-        yield f"cell sums {element.name}, no norm", sums.make_cell_sums(element, normed=False)
-        yield f"cell arrays added up {element.name}", sums.make_add_sums(element)
+        yield f"cell sums {element.name}", make_cell_sums(element, normed=True)
+        yield f"cell sums {element.name}, no norm", make_cell_sums(element, normed=False)
+        yield f"cell arrays added up {element.name}", make_add_sums(element)
         yield f"rows taken {element.name}", make_gather_rows(element, element)
 
 
 def gru_kernels():
     """Yield the kernels of one step of a GRU."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
-    from numnorm.backends.cuda.recurrent.gru.step import STEP
+    from numnorm.backends.cuda.recurrent.gru import STEP
     from numnorm.rnn.specs import gru_spec
 
     def of_form(element, units, norm, *, whole=True, zoneout=False):
@@ -256,7 +256,7 @@ def gru_kernels():
 def plain_cell_kernels():
     """Yield the kernels of one step of a plain recurrent network."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
-    from numnorm.backends.cuda.recurrent.rnn.step import STEP
+    from numnorm.backends.cuda.recurrent.rnn import STEP
     from numnorm.rnn.specs import rnn_spec
 
     def of_form(element, units, norm, nonlinearity, *, whole=True, zoneout=False):
@@ -276,7 +276,7 @@ def plain_cell_kernels():
 def layer_kernels():
     """Yield the kernels between layers of recurrent cells."""
     from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
-    from numnorm.backends.cuda.recurrent import stacking_kernels as between
+    from numnorm.backends.cuda.recurrent import stacking as between
 
     for name in ("float32", "bfloat16"):
         yield f"layers side by side {name}", between.make_moved(ELEMENT_TYPES[name])
@@ -287,7 +287,7 @@ def layer_kernels():
 def batch_norm_cell_kernels():
     """Yield the kernels between the norms of one step of an LSTM with batch norm."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
-    from numnorm.backends.cuda.recurrent.lstm import batch_norm_kernels as between
+    from numnorm.backends.cuda.recurrent import lstm_batch_norm as between
 
     for element in (FLOAT32, FLOAT64):
         what = f"of an LSTM with batch norm {element.name}"
@@ -304,11 +304,9 @@ def batch_norm_cell_kernels():
 def persistent_kernels():
     """Yield the kernels of all steps of a recurrent cell, by their plans for a large device."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
-    from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
-    from numnorm.backends.cuda.recurrent.lstm.gates import GATES
-    from numnorm.backends.cuda.recurrent.persistent.input_statistics_kernel import (
-        make_product_statistics,
-    )
+    from numnorm.backends.cuda.recurrent.lstm import GATES
+    from numnorm.backends.cuda.recurrent.pass_arrays import cell_shape
+    from numnorm.backends.cuda.recurrent.persistent.kernels import make_product_statistics
     from numnorm.rnn.specs import lstm_spec
 
     for variant in ("paper", "normalized_cell", "per_gate", "cell_only"):
@@ -333,11 +331,9 @@ def persistent_kernels():
 def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=False):
     """Yield the kernels of all steps of one spec, forward and backward."""
     from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
-    from numnorm.backends.cuda.recurrent.gru import passes as gru
-    from numnorm.backends.cuda.recurrent.lstm import passes as lstm
+    from numnorm.backends.cuda.recurrent import gru, lstm, rnn
     from numnorm.backends.cuda.recurrent.persistent import passes
     from numnorm.backends.cuda.recurrent.persistent.plans import backward_plan, forward_plan
-    from numnorm.backends.cuda.recurrent.rnn import passes as rnn
     from numnorm.rnn.specs import gru_spec, lstm_spec, rnn_spec
 
     spec_of, cell = {
@@ -361,10 +357,10 @@ def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=Fals
 
 def statistic_kernels():
     """Yield the kernels of stored statistics."""
-    from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
-    from numnorm.backends.cuda.columns.plans import IN_ORDER, fold_shape
+    from numnorm.backends.cuda.columns.column_shape import IN_ORDER, fold_shape
+    from numnorm.backends.cuda.columns.moments_kernels import make_merged_moments
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
-    from numnorm.backends.cuda.statistics import stored_kernels as statistics
+    from numnorm.backends.cuda.statistics import stored as statistics
 
     yield "statistics reciprocal, float64", statistics.make_reciprocal(FLOAT64)
     yield "statistics reciprocal, float32 to float64", statistics.make_reciprocal(FLOAT32)

@@ -20,7 +20,7 @@ from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import element
 from numnorm.backends.cpu.statistics.saved import FAR
-from numnorm.backends.cpu.statistics.stored_kernels import fill_reciprocal_deviations
+from numnorm.backends.cpu.statistics.stored import fill_reciprocal_deviations
 
 
 def _exponent(value: float) -> int:

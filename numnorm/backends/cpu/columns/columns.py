@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.norms import ChannelSums, Detached
-from numnorm.backends.cpu.columns import broadcast
 from numnorm.backends.cpu.columns.coefficient_kernels import (
     make_centre_coefficients,
     make_frozen_coefficients,
@@ -25,6 +24,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
     result,
     wider_dtype,
 )
+from numnorm.backends.cpu.statistics import broadcast_parameters
 from numnorm.backends.cpu.statistics.stored import restore_means
 from numnorm.layouts import ColumnLayout
 
@@ -79,7 +79,7 @@ def column_forward(
         gamma, beta = _parameter("gamma", gamma, plan), _parameter("beta", beta, plan)
     except ValueError as error:
         given = x, mean, m2, divisor, eps, gamma, beta, layout, out
-        return broadcast.forward(column_forward, error, *given)
+        return broadcast_parameters.forward_of_channels(column_forward, error, *given)
     target = plan.target(source, x, out)
     shift = plan.shift(target)
     rstd, coefficients = np.empty(plan.channels), plan.table(4, shift)
@@ -125,7 +125,7 @@ def column_backward(
         weight = _parameter("gamma", gamma, plan)
     except ValueError as error:
         taken = dy, x, *statistics, gamma, layout, detached, out
-        return broadcast.backward(column_backward, error, *taken)
+        return broadcast_parameters.backward_of_channels(column_backward, error, *taken)
     arrays, given = (grads, source), (*statistics, weight)
     dtype = gradient_dtype("gamma", gamma, x.dtype)
     frozen_statistics = detached.mean and detached.scale

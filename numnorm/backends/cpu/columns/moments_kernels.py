@@ -20,11 +20,16 @@ from numnorm.backends.cpu.compiler.jit import (
     make_kernel,
     shared,
 )
-from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
-from numnorm.backends.cpu.memory.borrowed import as_flat, make_scratch, window
+from numnorm.backends.cpu.memory.kernel_arrays import (
+    as_flat,
+    make_aligned_zeros,
+    make_scratch,
+    release,
+    window,
+)
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.vector import make_load, multiply_add
-from numnorm.backends.cpu.statistics.row_moments import make_rescale, make_statistics
+from numnorm.backends.cpu.statistics.row_statistics import make_rescale, make_statistics
 from numnorm.backends.formulas.norms import merge_moments, split_sum
 
 _merge_moments, _split_sum = inlined(merge_moments), inlined(split_sum)

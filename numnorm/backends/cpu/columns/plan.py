@@ -8,15 +8,16 @@ import numpy as np
 
 from numnorm.arguments import Shape
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.columns.backward_kernels import (
+from numnorm.backends.cpu.columns.kernels import (
     make_dx_across,
     make_dx_along,
+    make_forward_across,
+    make_forward_along,
     make_frozen_statistics_across,
     make_frozen_statistics_along,
     make_sums_across,
     make_sums_along,
 )
-from numnorm.backends.cpu.columns.forward_kernels import make_forward_across, make_forward_along
 from numnorm.backends.cpu.columns.moments_kernels import (
     make_moments_across,
     make_moments_along,

@@ -18,11 +18,16 @@ from numnorm.backends.cpu.columns.moments_kernels import make_fold
 from numnorm.backends.cpu.columns.plan import ACROSS, ALONG
 from numnorm.backends.cpu.compiler.jit import Function, Kernel, inlined, make_function
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
-from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
-from numnorm.backends.cpu.memory.array_struct import contiguous
-from numnorm.backends.cpu.memory.borrowed import shaped, type_of, window
+from numnorm.backends.cpu.memory.kernel_arrays import (
+    contiguous,
+    make_aligned_zeros,
+    release,
+    shaped,
+    type_of,
+    window,
+)
 from numnorm.backends.cpu.simd.element_type import element_type_of
-from numnorm.backends.cpu.statistics.stored_kernels import make_moving_averages, make_restored_means
+from numnorm.backends.cpu.statistics.stored import make_moving_averages, make_restored_means
 from numnorm.layouts import block_of
 
 types: Any = core.types

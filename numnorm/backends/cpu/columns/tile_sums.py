@@ -14,7 +14,7 @@ import numpy as np
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined, shared
 from numnorm.backends.cpu.memory.alignment import common_peel, peels_to_alignment
-from numnorm.backends.cpu.memory.borrowed import window
+from numnorm.backends.cpu.memory.kernel_arrays import window
 from numnorm.backends.cpu.simd.access import full_access, tail_access
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load

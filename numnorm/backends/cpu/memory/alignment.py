@@ -14,7 +14,7 @@ from numba.core import types
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined, overloaded
-from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
+from numnorm.backends.cpu.memory.kernel_arrays import make_aligned_zeros
 from numnorm.backends.cpu.memory.placement import LINE, address_of
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.processor import has_avx, has_avx512

@@ -16,8 +16,7 @@ from numba.core.datamodel import StructModel
 from numba.extending import NativeValue, intrinsic, make_attribute_wrapper, register_model, unbox
 
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.memory.array_struct import contiguous
-from numnorm.backends.cpu.memory.borrowed import type_of
+from numnorm.backends.cpu.memory.kernel_arrays import contiguous, type_of
 
 _POINTER = np.dtype(np.intp).itemsize
 # Byte offsets of the fields of PyArrayObject and of its dtype, after the head of a PyObject.

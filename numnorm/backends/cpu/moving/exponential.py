@@ -1,13 +1,16 @@
-"""Exponential norms, forward and backward."""
+"""Exponential norms, forward and backward, with missing steps, and chunk by chunk."""
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.backends.contract.moving import Decay
-from numnorm.backends.cpu.memory.host_arrays import Array
+from numnorm.arguments import check_number
+from numnorm.backends.contract.moving import Decay, ExponentialState
+from numnorm.backends.contract.weighting import KEEP_ALL, Weighting
+from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
+from numnorm.backends.cpu.memory.left_out import selected_by
 from numnorm.backends.cpu.moving.arrays import (
     Plan,
     in_own_dtype,
@@ -18,11 +21,21 @@ from numnorm.backends.cpu.moving.arrays import (
     statistics_of,
     target_of,
 )
-from numnorm.backends.cpu.moving.exponential_gradients import make_exponential_gradients_kernel
-from numnorm.backends.cpu.moving.exponential_kernels import make_exponential_kernel
+from numnorm.backends.cpu.moving.exponential_kernels import (
+    MOST,
+    make_exponential_gradients_kernel,
+    make_exponential_kernel,
+)
 from numnorm.backends.cpu.moving.lanes import group_count
-from numnorm.backends.cpu.moving.shares import MOST
+from numnorm.backends.cpu.moving.missing_exponential_kernels import (
+    make_missing_exponential_kernel,
+    make_shares_kernel,
+)
+from numnorm.backends.cpu.moving.missing_steps import as_mask, gradient_of_sequences
 from numnorm.layouts import MovingLayout
+
+# All steps
+
 
 _kernel = functools.cache(make_exponential_kernel)
 _gradients_kernel = functools.cache(make_exponential_gradients_kernel)
@@ -113,3 +126,146 @@ def _shares(steps: int, decay: Decay) -> Array:
     rests = 1.0 - shares
     rests[: fading.size] = np.where(shares[: fading.size] > MOST, older, rests[: fading.size])
     return np.append(shares, rests)
+
+
+# Missing steps
+
+
+_shares_kernel = functools.cache(make_shares_kernel)
+_missing_kernel = functools.cache(make_missing_exponential_kernel)
+
+
+class Past(NamedTuple):
+    """The weight of each channel, and its statistics ``(3, channels)``: see `ExponentialState`."""
+
+    weights: Array
+    statistics: Array
+
+
+def nothing(channels: int) -> Past:
+    """Return what is before the first step."""
+    statistics = np.zeros((3, channels))
+    statistics[0] = np.nan
+    return Past(np.zeros(channels), statistics)
+
+
+def missing_exponential_forward(
+    weighting: Weighting, x: Array, layout: MovingLayout, decay: Decay, out: Any, save: bool
+) -> tuple[Array, Array | None, Array | None]:
+    """Return y and, if `save` is true, mean and rstd of each step."""
+    keep, fill = selected_by(weighting, x)
+    past = nothing(layout.outer * layout.inner)
+    y, (mean, rstd), _ = run_missing(x, keep, past, layout, decay, out, save)
+    return fill(y), *statistics_of(plan_of(x.dtype, layout), x, save, mean, rstd)
+
+
+def missing_exponential_backward(
+    weighting: Weighting,
+    dy: Any,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    layout: MovingLayout,
+    decay: Decay,
+    out: Any,
+) -> Array:
+    """Return dx."""
+    dx_of = functools.partial(_missing_dx, decay=decay)
+    return gradient_of_sequences(dx_of, weighting, dy, x, mean, rstd, layout, out)
+
+
+def _missing_dx(
+    keep: Array, dy: Array, x: Array, mean: Array, rstd: Array, layout: MovingLayout, decay: Decay
+) -> Array:
+    before = np.zeros(layout.outer * layout.inner)
+    shares, _ = _missing_shares(plan_of(x.dtype, layout), keep, before, decay)
+    statistics = mean.reshape(-1), rstd.reshape(-1)
+    return exponential_dx(dy, x, statistics, layout, decay, None, shares)
+
+
+def run_missing(
+    x: Array, keep: Array, past: Past, layout: MovingLayout, decay: Decay, out: Any, save: bool
+) -> tuple[Array, tuple[Array, Array], Past]:
+    """Return y, mean and rstd of each step, and the state after the last one."""
+    plan = plan_of(x.dtype, layout)
+    source = plan.flat(x)
+    target = target_of(source, x, out, (source,))
+    statistics = statistics_for(x, save)
+    if plan.size:
+        shares, weights = _missing_shares(plan, keep, past.weights, decay)
+        after = np.empty(past.statistics.size)
+        groups, parts = groups_of(plan)
+        counts = groups, min(decay.initial, layout.steps), parts
+        arrays = source, shares, target, *statistics, past.statistics.reshape(-1), after
+        kernel = _missing_kernel(plan.element_type, plan.across)
+        plan.run(kernel, (*arrays, plan.shape, counts, decay.eps), parts, 3)
+        past = Past(weights, after.reshape(past.statistics.shape))
+    return result_of(target, x, out), statistics, past
+
+
+def _missing_shares(plan: Plan, keep: Array, weights: Array, decay: Decay) -> tuple[Array, Array]:
+    """Return the share of each step, behind all shares 1 - share, and the weights at the end."""
+    shares, after = np.empty(2 * plan.size), np.empty_like(weights)
+    if plan.size:
+        groups, parts = groups_of(plan)
+        arrays = as_mask(keep), shares, weights, after
+        given = (*arrays, plan.shape, (groups, parts), (decay.alpha, decay.adjust))
+        plan.run(_shares_kernel(plan.across), given, parts, 3)
+    return shares, after
+
+
+# Chunk by chunk
+
+
+def exponential_step(
+    x: Array, state: ExponentialState | None, layout: MovingLayout, decay: Decay, out: Any
+) -> tuple[Array, ExponentialState]:
+    """Return y of the next chunk, and the state after it."""
+    if state is not None and isinstance(state.weight, np.generic | np.ndarray):
+        # Values were missing.
+        return missing_exponential_step(KEEP_ALL, x, state, layout, decay, out)
+    shape = _channels(x, layout)
+    weight, before = 0.0, np.zeros((3, layout.outer * layout.inner))
+    if state is not None:
+        weight = check_number("state.weight", state.weight, least=0.0)
+        before = _statistics(state, shape)
+    plan = plan_of(x.dtype, layout)
+    source = plan.flat(x)
+    target = target_of(source, x, out, (source,))
+    arrays = source, target, *statistics_for(x, False)
+    weight, after = run_exponential(plan, arrays, before, weight, decay)
+    y = result_of(target, x, out)
+    return y, ExponentialState(weight, *(row.reshape(shape).copy() for row in after))
+
+
+def missing_exponential_step(
+    weighting: Weighting,
+    x: Array,
+    state: ExponentialState | None,
+    layout: MovingLayout,
+    decay: Decay,
+    out: Any,
+) -> tuple[Array, ExponentialState]:
+    """Return the same, with statistics of what a weighting keeps."""
+    keep, fill = selected_by(weighting, x)
+    shape, past = _channels(x, layout), nothing(layout.outer * layout.inner)
+    if state is not None:
+        weight, statistics = np.broadcast_to(state.weight, shape), _statistics(state, shape)
+        weights = as_statistic("state.weight", weight, shape, "one for each channel")
+        past = Past(weights, statistics)
+    y, _, past = run_missing(x, keep, past, layout, decay, out, False)
+    rows = past.weights, *past.statistics
+    return fill(y), ExponentialState(*(row.reshape(shape).copy() for row in rows))
+
+
+def _channels(x: Array, layout: MovingLayout) -> tuple[int, ...]:
+    return x.shape[: layout.axis] + x.shape[layout.axis + 1 :]
+
+
+def _statistics(state: ExponentialState, shape: tuple[int, ...]) -> Array:
+    """Return the statistics of a state as rows."""
+    rows = (
+        as_statistic(f"state.{name}", getattr(state, name), shape, "one for each channel")
+        for name in ("mean", "mean_lo", "variance")
+    )
+    return np.stack([row.reshape(-1) for row in rows])

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
-from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
-from numnorm.backends.cpu.memory.borrowed import make_scratch
+from numnorm.backends.cpu.memory.kernel_arrays import make_aligned_zeros, make_scratch, release
 from numnorm.backends.cpu.moving.lanes import LANES, lane_access
-from numnorm.backends.cpu.moving.window_kernel import make_statistics, unpacked
+from numnorm.backends.cpu.moving.window_kernels import make_statistics, unpacked
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import maximum, reciprocal
 from numnorm.backends.cpu.simd.vector import (

@@ -1,4 +1,4 @@
-"""Norms by moving windows, forward and backward."""
+"""Norms by moving windows, forward and backward, with missing steps, and chunk by chunk."""
 
 import functools
 from collections.abc import Callable
@@ -6,10 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.backends.contract.moving import Windows
+from numnorm.arguments import check_integer
+from numnorm.array_likes import as_plain_array, check_out
+from numnorm.backends.contract.moving import MovingState, Windows
+from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.memory.host_arrays import Array
-from numnorm.backends.cpu.moving import window_gradients, window_kernel
+from numnorm.backends.cpu.memory.left_out import selected_by
+from numnorm.backends.cpu.moving import window_kernels
 from numnorm.backends.cpu.moving.arrays import (
     NOTHING,
     Plan,
@@ -22,11 +26,19 @@ from numnorm.backends.cpu.moving.arrays import (
     target_of,
 )
 from numnorm.backends.cpu.moving.lanes import group_count
+from numnorm.backends.cpu.moving.missing_steps import as_mask, gradient_of_sequences
+from numnorm.backends.cpu.moving.missing_window_kernels import (
+    make_missing_sequences_kernel,
+    make_missing_windows_kernel,
+)
 from numnorm.backends.cpu.moving.sequence_kernel import make_sequence_windows_kernel, stretch_count
-from numnorm.layouts import MovingLayout
+from numnorm.layouts import MovingLayout, sequences_by
 
-_gradients_kernel = functools.cache(window_gradients.make_window_gradients_kernel)
-_SPECIAL_OF_GRADIENTS = window_gradients.HEADS + window_gradients.TAILS
+# All steps
+
+
+_gradients_kernel = functools.cache(window_kernels.make_window_gradients_kernel)
+_SPECIAL_OF_GRADIENTS = window_kernels.HEADS + window_kernels.TAILS
 
 
 class Kernels(NamedTuple):
@@ -37,7 +49,7 @@ class Kernels(NamedTuple):
 
 
 PLAIN = Kernels(
-    functools.cache(window_kernel.make_windows_kernel),
+    functools.cache(window_kernels.make_windows_kernel),
     functools.cache(make_sequence_windows_kernel),
 )
 
@@ -156,3 +168,190 @@ def run_of(
     parts = parts_of(groups)
     arguments = numbers, options, parts
     return Run(kernel, arguments, parts, (*NOTHING, *arguments, 0, parts))
+
+
+# Missing steps
+
+
+MISSING = Kernels(
+    functools.cache(make_missing_windows_kernel), functools.cache(make_missing_sequences_kernel)
+)
+
+
+def missing_moving_forward(
+    weighting: Weighting, x: Array, layout: MovingLayout, windows: Windows, out: Any, save: bool
+) -> tuple[Array, Array | None, Array | None]:
+    """Return y and, if `save` is true, mean and rstd of each step."""
+    plan, run = forward_run(x.dtype, layout, windows, MISSING)
+    keep, fill = selected_by(weighting, x)
+    source = plan.flat(x)
+    target = target_of(source, x, out, (source,))
+    mean, rstd = statistics_for(x, save)
+    run_windows(plan, run, (source, as_mask(keep), target, mean, rstd))
+    y = fill(result_of(target, x, out))
+    return y, *statistics_of(plan, x, save, mean, rstd)
+
+
+def missing_moving_backward(
+    weighting: Weighting,
+    dy: Any,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    layout: MovingLayout,
+    windows: Windows,
+    out: Any,
+) -> Array:
+    """Return dx."""
+    dx_of = functools.partial(_missing_dx, windows=windows)
+    return gradient_of_sequences(dx_of, weighting, dy, x, mean, rstd, layout, out)
+
+
+def _missing_dx(
+    keep: Array,
+    dy: Array,
+    x: Array,
+    mean: Array,
+    rstd: Array,
+    layout: MovingLayout,
+    windows: Windows,
+) -> Array:
+    """Return dx, by the kernel without missing steps.
+
+    It divides by the steps of a window, so dy is made larger by how many there are for each kept
+    one. The gradient of a step through its own output is added again, without that.
+    """
+    steps, kept = _lengths(keep, layout, windows)
+    known = _with_pivots(x, keep, layout, windows)
+    scaled = dy * (steps / np.maximum(kept, 1))
+    given = scaled, known, (mean.reshape(-1), rstd.reshape(-1))
+    dx = windows_dx(*given, layout, windows, None)
+    with np.errstate(all="ignore"):
+        dx += rstd * (dy - scaled)
+    return dx
+
+
+def _with_pivots(x: Array, keep: Array, layout: MovingLayout, windows: Windows) -> Array:
+    """Return x with values at missing steps that the kernel may take for its pivots.
+
+    Its pivots are the values at the first and the last step of a block. A missing first step gets
+    the next value that is kept, any other the last one: if the block has a value, it is that one.
+    """
+    steps, axis = layout.steps, layout.axis
+    window = ends_of(windows, steps)[1][0]
+    numbers = np.arange(steps).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
+    last = np.maximum.accumulate(np.where(keep, numbers, 0), axis=axis)
+    following = np.flip(np.where(keep, numbers, max(steps - 1, 0)), axis)
+    following = np.flip(np.minimum.accumulate(following, axis=axis), axis)
+    nearest = np.take_along_axis(x, np.where(numbers % window == 1, following, last), axis)
+    # A window without this step would be spoilt by a value that is not finite.
+    return np.where(keep | ~np.isfinite(nearest), x, nearest)
+
+
+def _lengths(keep: Array, layout: MovingLayout, windows: Windows) -> tuple[Array, Array]:
+    """Return the number of steps of each step's window, and how many of them are kept."""
+    begin, (window, shift, _, _) = ends_of(windows, layout.steps)
+    stops = np.clip(np.arange(layout.steps) - shift, begin, layout.steps - 1) + 1
+    starts = np.maximum(stops - window, 0)
+    size = list(keep.shape)
+    size[layout.axis] = 1
+    counts = np.cumsum(keep, axis=layout.axis, dtype=np.int64)
+    counts = np.concatenate((np.zeros(size, np.int64), counts), axis=layout.axis)
+    kept = counts.take(stops, layout.axis) - counts.take(starts, layout.axis)
+    shape = [-1 if axis == layout.axis else 1 for axis in range(keep.ndim)]
+    return (stops - starts).reshape(shape), kept
+
+
+# Chunk by chunk
+
+
+def moving_step(
+    x: Array, state: MovingState | None, layout: MovingLayout, windows: Windows, out: Any
+) -> tuple[Array, MovingState]:
+    """Return y of the next chunk, and the state after it."""
+    keep = None if state is None or state.kept is None else np.ones(x.shape, bool)
+    return _step(x, keep, state, layout, windows, out)
+
+
+def missing_moving_step(
+    weighting: Weighting,
+    x: Array,
+    state: MovingState | None,
+    layout: MovingLayout,
+    windows: Windows,
+    out: Any,
+) -> tuple[Array, MovingState]:
+    """Return the same, with statistics of what a weighting keeps."""
+    keep, fill = selected_by(weighting, x)
+    y, after = _step(x, keep, state, layout, windows, out)
+    return fill(y), after
+
+
+def _step(
+    x: Array,
+    keep: Array | None,
+    state: MovingState | None,
+    layout: MovingLayout,
+    windows: Windows,
+    out: Any,
+) -> tuple[Array, MovingState]:
+    window, axis = windows.window, layout.axis
+    if state is None:
+        state = MovingState(0, x[_last(layout, 0)])
+    done, before = _checked(state, x, layout, window)
+    steps, held = done + layout.steps, before.shape[axis]
+    together = np.concatenate((before, x), axis=axis)
+    last = _last(layout, min(window - 1, steps))
+    whole = sequences_by(layout.outer, held + layout.steps, layout.inner, axis)
+    plan = plan_of(together.dtype, whole)
+    source = plan.flat(together)
+    target, statistics = np.empty_like(source), statistics_for(x, False)
+    # Anchors lie at multiples of the window from the beginning of the stream.
+    anchor = done // window * window
+    blocks = anchor - (done - held), int(anchor == 0), done - anchor
+    sizes, kept = (window, 0, 0, 0), None
+    if keep is None:
+        run_windows(plan, run_of(plan, blocks, sizes, windows), (source, target, *statistics))
+    else:
+        kept = np.concatenate((_kept(state, before), keep), axis=axis)
+        run = run_of(plan, blocks, sizes, windows, MISSING)
+        run_windows(plan, run, (source, as_mask(kept), target, *statistics))
+        kept = kept[last].copy()
+    y = target.view(x.dtype).reshape(together.shape)[_last(layout, layout.steps)]
+    after = MovingState(steps, together[last].copy(), kept)
+    if out is None:
+        return np.ascontiguousarray(y), after
+    check_out(out, x, "x")
+    out[...] = y
+    return out, after
+
+
+def _kept(state: MovingState, before: Array) -> Array:
+    """Return which values of a state count."""
+    if state.kept is None:
+        return np.ones(before.shape, bool)
+    kept = as_plain_array("state.kept", state.kept)
+    if kept.shape != before.shape or kept.dtype != np.bool_:
+        raise ValueError(f"state.kept must be a mask of {before.shape} values, got {kept.shape}")
+    return kept
+
+
+def _last(layout: MovingLayout, count: int) -> tuple[slice, ...]:
+    """Return the index of the last steps."""
+    return (*[slice(None)] * layout.axis, slice(-count, None) if count else slice(0))
+
+
+def _checked(state: MovingState, x: Array, layout: MovingLayout, window: int) -> tuple[int, Array]:
+    """Return the steps and the values of a state, if they fit a chunk and a window."""
+    steps = check_integer("state.steps", state.steps, 0)
+    values = as_plain_array("state.values", state.values)
+    shape = list(x.shape)
+    shape[layout.axis] = values.shape[layout.axis] if values.ndim == x.ndim else 0
+    if values.shape != tuple(shape) or values.dtype != x.dtype:
+        raise ValueError(
+            f"state must be of chunks like x, which has shape {x.shape} and dtype {x.dtype}, got "
+            f"values of shape {values.shape} and dtype {values.dtype}"
+        )
+    if shape[layout.axis] != min(window - 1, steps):
+        raise ValueError(f"state must be of a window of {window} steps, got one of another window")
+    return steps, values

@@ -1,9 +1,9 @@
-"""Backend functions that pack padded sequences into rows and convert states and parameters.
+"""Backend functions around the passes: sequences, states, parameters, masks, layers of a stack.
 
-The rows are ordered by step; within a step, by sequence, longest first.
+The rows of packed sequences are ordered by step; within a step, by sequence, longest first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from numnorm.array_likes import as_plain_array
 from numnorm.backends.contract.recurrent import SequenceLayout
 from numnorm.backends.cpu.memory.host_arrays import Array, as_float_array, rounded
 from numnorm.backends.cpu.simd.element_type import element_type_of
+
+# Sequences, states and parameters
 
 
 def as_like(name: str, value: Any, x: Array) -> Array:
@@ -103,3 +105,74 @@ def parameter_gradient(name: str, gradient: Any, parameter: Any, x: Array) -> Ar
     with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
         result: Array = gradient.astype(dtype, copy=gradient.ndim < 2)
     return result
+
+
+# Parameters that are packed once for many calls
+
+
+def packed_like(beside: Array, dtype: Any) -> Array:
+    """Return an empty array of the compute dtype of `dtype`."""
+    return np.empty(0, element_type_of(dtype).compute_dtype)
+
+
+def copied_parameter(name: str, value: Any, x: Array) -> Array:
+    """Return a copy of a parameter."""
+    return as_plain_array(name, value).copy()
+
+
+def check_packed(parameter: Any, x: Array) -> None:
+    """Do nothing: every array of this backend lies on the host."""
+
+
+# Between the layers of a stack
+
+
+def to_time_major(x: Array, batch_first: bool) -> Array:
+    """Return x, with its time and batch axes swapped if `batch_first`."""
+    return x.swapaxes(0, 1) if batch_first else x
+
+
+def concatenate(arrays: Sequence[Array]) -> Array:
+    """Concatenate arrays along the last axis."""
+    return np.concatenate(arrays, axis=-1)
+
+
+def split(array: Array, widths: Sequence[int]) -> list[Array]:
+    """Split an array along the last axis into arrays of these widths."""
+    return np.split(array, np.cumsum(widths)[:-1], axis=-1)
+
+
+def as_mask(mask: Array, array: Array) -> Array:
+    """Return the mask: it needs no conversion here."""
+    return mask
+
+
+def apply_mask(array: Array, mask: Array, factor: float) -> Array:
+    """Return ``array * mask * factor``, computed in float32 at least and rounded once."""
+    # Not in place: the layer may have saved its output.
+    compute_type = np.result_type(array.dtype, np.float32)
+    factors = np.multiply(mask, factor, dtype=compute_type)
+    with np.errstate(all="ignore"):  # as in kernels: a product may leave the range
+        result: Array = (array * factors).astype(array.dtype, copy=False)
+    return result
+
+
+def add(one: Array, other: Array) -> Array:
+    """Return the sum of two arrays."""
+    with np.errstate(all="ignore"):
+        result: Array = one + other
+    return result
+
+
+# Dropout of inputs and of states, with one mask for all steps
+
+
+def dropped(rows: Array, kept: Array, factor: float, layout: SequenceLayout) -> Array:
+    """Return packed rows times the factor where an element is kept, else 0."""
+    mask = np.broadcast_to(kept, (layout.time, *kept.shape))
+    return apply_mask(rows, layout.rows(mask), factor)
+
+
+def dropout_mask(kept: Array, factor: float, layout: SequenceLayout, x: Array) -> Array:
+    """Return the factors of the states, in the order of the layout."""
+    return np.multiply(sort_states(kept, layout), factor, dtype=x.dtype)

@@ -13,7 +13,7 @@ import numpy as np
 from numba.core import types
 
 from numnorm.backends.cpu.compiler.jit import MachineCode, entry, inlined, make_call
-from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
+from numnorm.backends.cpu.memory.kernel_arrays import make_aligned_zeros, release
 from numnorm.backends.cpu.memory.ndarray_struct import (
     NDARRAY_STRUCT,
     is_apart,

@@ -9,12 +9,7 @@ import numpy as np
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Function, Kernel
-from numnorm.backends.cpu.compiler.parallel import (
-    is_small,
-    row_parts,
-    run,
-    summed_parts,
-)
+from numnorm.backends.cpu.compiler.parallel import is_small, row_parts, run, summed_parts
 from numnorm.backends.cpu.memory.alignment import peels_to_alignment
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
@@ -30,13 +25,12 @@ from numnorm.backends.cpu.memory.host_arrays import (
     wider_dtype,
 )
 from numnorm.backends.cpu.memory.placement import empty_like
-from numnorm.backends.cpu.rows import broadcast
-from numnorm.backends.cpu.rows.backward_kernel import make_row_backward
+from numnorm.backends.cpu.rows.backward_kernel import make_row_backward, make_row_totals
 from numnorm.backends.cpu.rows.fast_path import FastPath, make_fast_backward, make_fast_forward
 from numnorm.backends.cpu.rows.forward_kernel import make_row_forward
-from numnorm.backends.cpu.rows.parameter_gradient_kernel import make_row_totals
-from numnorm.backends.cpu.rows.tiles_forward import widest
+from numnorm.backends.cpu.rows.tiles import widest
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
+from numnorm.backends.cpu.statistics import broadcast_parameters
 from numnorm.layouts import RowLayout
 
 _NOTHING = np.empty(0)
@@ -183,7 +177,7 @@ def row_forward(
         weights = kernel_parameters(norm, gamma, beta, layout, element_type)
     except ValueError as error:
         given = norm, x, gamma, beta, layout, scaling, out, save
-        return broadcast.forward(row_forward, error, *given)
+        return broadcast_parameters.forward_of_rows(row_forward, error, *given)
     source = as_kernel_array(x, element_type, layout.order, plan.size)
     if out is None:
         target = new_output(plan, source)
@@ -237,7 +231,7 @@ def row_backward(
         taken = _as_kernel_takes(norm, dy, x, mean, rstd, gamma, beta, layout, plan)
     except ValueError as error:
         given = norm, dy, x, mean, rstd, gamma, layout, scaling, detached, out
-        return broadcast.backward(row_backward, error, *given)
+        return broadcast_parameters.backward_of_rows(row_backward, error, *given)
     grad, source, statistics, weights, dtype = taken
     inputs = norm.names.x, out, element_type, order, (grad, *statistics, *weights)
     target = new_dx(plan, source, grad) if out is None else output_like(source, x, *inputs)

@@ -23,14 +23,14 @@ from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_
 from numnorm.backends.cpu.memory.placement import LINE
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load, masked_store, select_lanes
-from numnorm.backends.cpu.simd.optional import scaled
-from numnorm.backends.cpu.simd.optional_vector import (
+from numnorm.backends.cpu.simd.optional import (
     add,
     add_product,
     make_load_or_scalar,
     make_masked_elements,
     masked_add,
     masked_add_product,
+    scaled,
 )
 from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.simd.vector import (

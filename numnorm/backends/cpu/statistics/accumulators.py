@@ -10,8 +10,7 @@ import numpy as np
 from numba.core import types
 
 from numnorm.backends.cpu.compiler.jit import overloaded, shared
-from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
-from numnorm.backends.cpu.memory.borrowed import as_flat, shaped
+from numnorm.backends.cpu.memory.kernel_arrays import as_flat, make_aligned_zeros, shaped
 
 
 def _is_matrix(kind):

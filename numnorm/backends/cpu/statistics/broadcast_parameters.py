@@ -1,8 +1,9 @@
 """Gamma and beta that broadcast against x, such as one gain for each sample.
 
 They are applied outside the kernels, which take a parameter for each channel or each element of a
-row. Such a parameter has as many axes as x: with fewer, a shape that is a mistake (the shape of
-other axes, or a number meant for another argument) would often broadcast, too.
+row and compute the rest. Such a parameter has as many axes as x: with fewer, a shape that is a
+mistake (the shape of other axes, or a number meant for another argument) would often broadcast,
+too.
 """
 
 import math
@@ -11,11 +12,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import Shape, broadcasts, check_float, check_parameter_shape
-from numnorm.array_likes import as_plain_array
+from numnorm.arguments import Shape, broadcasts, check_float, check_parameter_shape, check_shape
+from numnorm.array_likes import as_plain_array, check_out
+from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.memory.host_arrays import Array
+from numnorm.backends.cpu.memory.host_arrays import (
+    Array,
+    as_float_array,
+    as_statistic,
+    gradient_dtype,
+    rounded,
+)
+from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
+from numnorm.layouts import ColumnLayout, RowLayout
 
 
 class Parameter(NamedTuple):
@@ -232,3 +242,162 @@ def _add_to(total: Array, terms: Array, block: tuple[slice, ...]) -> None:
     """Add the terms of a block over the axes in which the total has size 1."""
     axes = tuple(axis for axis, n in enumerate(total.shape) if n == 1)
     total[_own(block, total.shape)] += terms.sum(axes, keepdims=True)
+
+
+# Norms of rows
+
+
+def forward_of_rows(
+    row_forward: Any,
+    error: ValueError,
+    norm: Norm,
+    x: Array,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    out: Any,
+    save: bool,
+) -> tuple[Array, Array | None, Array | None]:
+    """Return what `row_forward` returns; raise its error if no parameter broadcasts."""
+    parameters = _parameters_of_rows(norm, gamma, beta, layout)
+    check_any(parameters, x.shape, error)
+    element_type = element_type_of(x.dtype)
+    compute_dtype = element_type.compute_dtype
+    view = View(x.shape, layout.order, layout.channels, layout.segment)
+    arrays = [view.parameter(parameter, compute_dtype) for parameter in parameters]
+    if out is not None:
+        check_out(out, x, norm.names.x)
+    wide = x.astype(compute_dtype, copy=False)
+    y, mean, rstd = row_forward(norm, wide, None, None, layout, scaling, None, save)
+    scale_and_shift(y, *arrays)
+    y = rounded(y, x.dtype, out)
+    if not save:
+        return y, None, None
+    with np.errstate(all="ignore"):
+        return y, mean.astype(element_type.saved), rstd.astype(element_type.saved)
+
+
+def backward_of_rows(
+    row_backward: Any,
+    error: ValueError,
+    norm: Norm,
+    dy: Any,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    detached: Detached,
+    out: Any,
+    *,
+    keep: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """Return what `row_backward` returns; raise its error if gamma does not broadcast.
+
+    `keep` is a mask of the shape of x, False where an element is left out.
+    """
+    parameters = _parameters_of_rows(norm, gamma, None, layout)
+    check_any(parameters, x.shape, error)
+    dtype = gradient_dtype(norm.names.gamma, gamma, x.dtype)
+    compute_dtype = element_type_of(x.dtype).compute_dtype
+    dy = as_float_array(norm.names.dy, dy)
+    check_shape(norm.names.dy, dy.shape, x.shape, "the shape of the input")
+    if out is not None:
+        check_out(out, x, norm.names.x)
+    rows = View(x.shape, layout.order, 1, layout.width)
+    weight = rows.parameter(parameters[0], compute_dtype)
+    assert weight is not None
+    shape, meaning = layout.statistic_shape, "one for each row"
+    statistics = (
+        None if mean is None else as_statistic("mean", mean, shape, meaning),
+        as_statistic(norm.names.rstd, rstd, shape, meaning),
+    )
+    axes = axes_of_rows(x.shape, layout.order, layout.rows)
+    gradients = parameter_gradients(dy, x, keep, statistics, weight, dtype, axes)
+    grad = scaled(dy, weight, compute_dtype)
+    wide = x.astype(compute_dtype, copy=False)
+    dx = row_backward(norm, grad, wide, mean, rstd, None, None, layout, scaling, detached, grad)[0]
+    return rounded(dx, x.dtype, out), *gradients
+
+
+def _parameters_of_rows(norm: Norm, gamma: Any, beta: Any, layout: RowLayout) -> list[Parameter]:
+    if not norm.parameters:
+        return []
+    shape, meaning = layout.parameter_shape, layout.parameter_meaning
+    return [
+        Parameter(norm.names.gamma, gamma, shape, meaning),
+        Parameter("beta", beta, shape, meaning),
+    ]
+
+
+# Batch norm
+
+
+def forward_of_channels(
+    column_forward: Any,
+    error: ValueError,
+    x: Array,
+    mean: Array,
+    m2: Array,
+    divisor: float,
+    eps: float,
+    gamma: Any,
+    beta: Any,
+    layout: ColumnLayout,
+    out: Any,
+) -> tuple[Array, Array]:
+    """Return what `column_forward` returns; raise its error if no parameter broadcasts."""
+    parameters = _parameters_of_channels(gamma, beta, layout)
+    check_any(parameters, x.shape, error)
+    compute_dtype = element_type_of(x.dtype).compute_dtype
+    view = View(x.shape, None, layout.channels, layout.inner)
+    arrays = [view.parameter(parameter, compute_dtype) for parameter in parameters]
+    if out is not None:
+        check_out(out, x, "x")
+    wide = x.astype(compute_dtype, copy=False)
+    y, rstd = column_forward(wide, mean, m2, divisor, eps, None, None, layout, None)
+    scale_and_shift(y, *arrays)
+    return rounded(y, x.dtype, out), rstd
+
+
+def backward_of_channels(
+    column_backward: Any,
+    error: ValueError,
+    dy: Any,
+    x: Array,
+    mean: Array,
+    rstd: Array,
+    gamma: Any,
+    layout: ColumnLayout,
+    detached: Detached,
+    out: Any,
+    *,
+    keep: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """Return what `column_backward` returns; raise its error if gamma does not broadcast.
+
+    `keep` is a mask of the shape of x, False where an element is left out.
+    """
+    parameters = _parameters_of_channels(gamma, None, layout)
+    check_any(parameters, x.shape, error)
+    dtype = gradient_dtype("gamma", gamma, x.dtype)
+    compute_dtype = element_type_of(x.dtype).compute_dtype
+    if out is not None:
+        check_out(out, x, "x")
+    view = View(x.shape, None, layout.channels, layout.inner)
+    weight = view.parameter(parameters[0], compute_dtype)
+    assert weight is not None
+    dy = as_float_array("dy", dy)
+    axes = axes_of_channels(x.shape, layout.outer, layout.channels)
+    gradients = parameter_gradients(dy, x, keep, (mean, rstd), weight, dtype, axes)
+    grad = scaled(dy, weight, compute_dtype)
+    wide = x.astype(compute_dtype, copy=False)
+    dx = column_backward(grad, wide, mean, rstd, None, layout, detached, grad)[0]
+    return rounded(dx, x.dtype, out), *gradients
+
+
+def _parameters_of_channels(gamma: Any, beta: Any, layout: ColumnLayout) -> list[Parameter]:
+    shape, meaning = (layout.channels,), "the channels of x"
+    return [Parameter("gamma", gamma, shape, meaning), Parameter("beta", beta, shape, meaning)]

@@ -11,7 +11,7 @@ from numnorm.backends.cpu.compiler.jit import inlined, shared
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, reduce_sum
 from numnorm.backends.cpu.statistics.normalize import location, make_factor, split
-from numnorm.backends.cpu.statistics.row_moments import make_power_of_two
+from numnorm.backends.cpu.statistics.row_statistics import make_power_of_two
 from numnorm.backends.formulas.norms import scale_gradient_factor
 
 _scale_gradient_factor = inlined(scale_gradient_factor)

@@ -10,9 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Function, Kernel, inlined, make_function
-from numnorm.backends.cpu.memory.borrowed import window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
-from numnorm.backends.cpu.memory.write_combining import uses_write_combining
+from numnorm.backends.cpu.memory.kernel_arrays import window
+from numnorm.backends.cpu.memory.nontemporal import (
+    gradient_uses_write_combining,
+    make_writer,
+    uses_write_combining,
+)
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.weighted.loops import (
     LANES,
@@ -24,7 +28,6 @@ from numnorm.backends.cpu.weighted.loops import (
     scratch,
     total_of,
 )
-from numnorm.backends.cpu.weighted.writer import gradient_uses_write_combining, make_writer
 
 # Sums of this many entries are added up first, and what their sum loses is kept: long sums would
 # lose digits.

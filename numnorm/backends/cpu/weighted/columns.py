@@ -8,8 +8,7 @@ import numpy as np
 from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.weighting import Weighting
-from numnorm.backends.cpu.columns import broadcast
-from numnorm.backends.cpu.columns.merging import Counted, two_sum
+from numnorm.backends.cpu.columns.moments import Counted, two_sum
 from numnorm.backends.cpu.columns.moments_kernels import SMALLEST_M2
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import row_parts, run, summed_parts
@@ -24,7 +23,9 @@ from numnorm.backends.cpu.memory.host_arrays import (
 )
 from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
 from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.backends.cpu.statistics import broadcast_parameters
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
+from numnorm.backends.cpu.weighted.arrays import output_for, result_of, selection_of
 from numnorm.backends.cpu.weighted.column_kernels import (
     Columns,
     make_column_dx,
@@ -34,8 +35,6 @@ from numnorm.backends.cpu.weighted.column_kernels import (
     make_pivots,
 )
 from numnorm.backends.cpu.weighted.loops import Fill, Selection
-from numnorm.backends.cpu.weighted.results import output_for, result_of
-from numnorm.backends.cpu.weighted.selection import selection_of
 from numnorm.layouts import ColumnLayout
 
 _FLOAT64 = np.dtype(np.float64)
@@ -140,7 +139,7 @@ def weighted_column_forward(
         refill = filling_of(weighting, x)
         of_all = functools.partial(weighted_column_forward, weighting)
         given = x, mean, m2, divisor, eps, gamma, beta, layout, out
-        y, rstd = broadcast.forward(of_all, error, *given)
+        y, rstd = broadcast_parameters.forward_of_channels(of_all, error, *given)
         return refill(y), rstd
     dtype = element_type_of(x.dtype).compute_dtype
     source = _source(weighting, x, layout, dtype)
@@ -247,4 +246,6 @@ def _broadcast_backward(
     """Return the gradients for a gamma that broadcasts against x."""
     of_all = functools.partial(weighted_column_backward, weighting)
     given = dy, x, mean, rstd, *others
-    return broadcast.backward(of_all, error, *given, keep=kept_by(weighting, x))
+    return broadcast_parameters.backward_of_channels(
+        of_all, error, *given, keep=kept_by(weighting, x)
+    )

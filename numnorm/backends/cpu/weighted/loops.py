@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import inlined, shared
-from numnorm.backends.cpu.memory.borrowed import make_scratch, window
+from numnorm.backends.cpu.memory.kernel_arrays import make_scratch, window
 from numnorm.backends.cpu.simd.vector import make_load, reduce_sum
 
 LANES = 128

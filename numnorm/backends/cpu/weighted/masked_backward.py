@@ -12,23 +12,22 @@ from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, shared
 from numnorm.backends.cpu.memory.alignment import aligned_copy, common_peel, peels_to_alignment
-from numnorm.backends.cpu.memory.allocated import release
-from numnorm.backends.cpu.memory.borrowed import row, window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
+from numnorm.backends.cpu.memory.kernel_arrays import release, row, window
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
 from numnorm.backends.cpu.memory.placement import LINE
 from numnorm.backends.cpu.rows.arguments import Parameters, Statistics
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.kept import make_masked_kept, number_kept, where_kept
 from numnorm.backends.cpu.simd.masked import make_masked_load, masked_store
-from numnorm.backends.cpu.simd.optional import part
-from numnorm.backends.cpu.simd.optional_vector import (
+from numnorm.backends.cpu.simd.optional import (
     add,
     add_product,
     make_load_or_scalar,
     make_masked_elements,
     masked_add,
     masked_add_product,
+    part,
 )
 from numnorm.backends.cpu.simd.vector import (
     make_load,
@@ -49,8 +48,7 @@ from numnorm.backends.cpu.statistics.saved import (
     make_saved_statistics,
 )
 from numnorm.backends.cpu.weighted.loops import quotient
-from numnorm.backends.cpu.weighted.masked_kernels import Mask
-from numnorm.backends.cpu.weighted.masked_statistics import make_masked_sums
+from numnorm.backends.cpu.weighted.masked_forward import Mask, make_masked_sums
 from numnorm.backends.formulas.norms import input_gradient
 
 _input_gradient = inlined(input_gradient)

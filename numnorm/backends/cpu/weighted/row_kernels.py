@@ -8,9 +8,14 @@ import numpy as np
 
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined
-from numnorm.backends.cpu.memory.borrowed import window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
-from numnorm.backends.cpu.memory.write_combining import uses_write_combining
+from numnorm.backends.cpu.memory.kernel_arrays import window
+from numnorm.backends.cpu.memory.nontemporal import (
+    Writer,
+    gradient_uses_write_combining,
+    make_writer,
+    uses_write_combining,
+)
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
 from numnorm.backends.cpu.weighted.loops import (
@@ -26,7 +31,6 @@ from numnorm.backends.cpu.weighted.loops import (
     scratch,
     total_of,
 )
-from numnorm.backends.cpu.weighted.writer import Writer, gradient_uses_write_combining, make_writer
 from numnorm.backends.formulas.norms import inverse_deviation, scale_gradient_factor
 
 _inverse_deviation = inlined(inverse_deviation)

@@ -15,8 +15,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from numnorm.backends.cpu.memory.array_struct import contiguous
-from numnorm.backends.cpu.memory.borrowed import type_of
+from numnorm.backends.cpu.memory.kernel_arrays import contiguous, type_of
 from numnorm.backends.cpu.simd.vector import compiled_as
 
 # XLA_FFI_CallFrame

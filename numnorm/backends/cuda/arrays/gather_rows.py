@@ -1,16 +1,62 @@
-"""Gather rows of an array on a device, in another order, of another type, or both."""
+"""Gather rows of an array on a device, in another order, of another type, or both.
 
+If dy has another dtype than x, the gradients are those of copies in a dtype that holds both.
+"""
+
+import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from numnorm.arguments import Shape
-from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.gather_rows_kernel import make_gather_rows
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, output_like, result
 from numnorm.backends.cuda.arrays.launch import launch
-from numnorm.backends.cuda.compiler.element_type import ElementType
+from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64, ElementType
+from numnorm.backends.cuda.compiler.target import (
+    Kernel,
+    constant,
+    cuda,
+    load_index,
+    make_load_one,
+    make_store_one,
+)
+
+_THREADS = 128
+
+
+def make_gather_rows(of: ElementType, into: ElementType) -> Kernel:
+    """Return the kernel that gathers rows of an array.
+
+    ``kernel(source, indices, others, result, count, width)`` takes four addresses and the numbers
+    of elements of the result and of a row. Row i of the result is row ``indices[i]`` of the
+    source; the indices are int32. For a negative index it is row i of the others, or zeros without
+    others. Without indices the rows keep their order.
+    """
+    load = make_load_one(of)
+    store = make_store_one(into)
+    kind = into.compute_type
+    zero = constant(into, 0.0)
+
+    def kernel(source, indices, others, result, count, width):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            at = i
+            if indices != 0:
+                row = i // width
+                index = load_index(indices, row)
+                at = index * width + (i - row * width) if index >= 0 else -1
+            if at >= 0:
+                store(result, i, kind(load(source, at)))
+            elif others != 0:
+                store(result, i, kind(load(others, i)))
+            else:
+                store(result, i, zero)
+
+    return Kernel(kernel, ("address",) * 4 + ("index",) * 2, _THREADS)
+
 
 _gather_rows = functools.cache(make_gather_rows)
 
@@ -38,7 +84,8 @@ def write_rows(
     others: Any = None,
 ) -> None:
     """Write the result of `gather_rows` to the beginning of an array, which may be larger."""
-    count, kernel = math.prod(shape), _gather_rows(x.element, into)
+    count = math.prod(shape)
+    kernel = _gather_rows(x.element, into)
     if not count:
         return
     if indices is not None:
@@ -46,3 +93,32 @@ def write_rows(
         indices = x.lib.from_host(x.array, indices.astype(np.int32))
     arrays = x.array, indices, others, result
     launch(kernel, -(-count // kernel.threads), x, arrays, (count, shape[-1]))
+
+
+# Gradients in a wider dtype
+
+
+def in_wider_dtype(
+    dy: DeviceArray, x: DeviceArray, out: Any, backward: Callable[..., tuple[Any, ...]]
+) -> tuple[Any, ...]:
+    """Return the gradients ``backward(dy, x, out)`` of arrays of one dtype, with dx in that of x.
+
+    dy and x have different dtypes. Each gradient is rounded once.
+    """
+    wide = FLOAT64 if FLOAT64 in (dy.element, x.element) else FLOAT32
+    dy = _in_dtype(dy, wide)
+    if wide == x.element:
+        return backward(dy, x, out)
+    output = output_like(x, None, out, ())
+    source = _in_dtype(x, wide)
+    dx, *gradients = backward(dy, source, None)
+    source = dataclasses.replace(source, array=x.lib.contiguous(dx))
+    write_rows(source, x.element, x.shape, output.target)
+    return result(output, x, None), *gradients
+
+
+def _in_dtype(x: DeviceArray, into: ElementType) -> DeviceArray:
+    if x.element == into:
+        return x
+    source = dataclasses.replace(x, array=x.lib.contiguous(x.array))
+    return dataclasses.replace(x, array=gather_rows(source, into, x.shape), element=into)

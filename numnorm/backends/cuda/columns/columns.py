@@ -11,19 +11,21 @@ from numnorm.backends.cuda.arrays.device_array import (
     output_like,
     result,
 )
+from numnorm.backends.cuda.arrays.gather_rows import in_wider_dtype
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
-from numnorm.backends.cuda.arrays.wider_dtype import in_wider_dtype
-from numnorm.backends.cuda.columns.coefficient_kernels import (
+from numnorm.backends.cuda.columns.column_shape import fold_shape, plan_of
+from numnorm.backends.cuda.columns.norm_kernels import (
     FROZEN_COEFFICIENTS,
     GRADIENT_COEFFICIENTS,
     OUTPUT_COEFFICIENTS,
     make_centre_coefficients,
+    make_elements_across,
+    make_elements_along,
     make_gradient_coefficients,
     make_output_coefficients,
+    make_sums_across,
+    make_sums_along,
 )
-from numnorm.backends.cuda.columns.element_kernels import make_elements_across, make_elements_along
-from numnorm.backends.cuda.columns.gradient_sums_kernels import make_sums_across, make_sums_along
-from numnorm.backends.cuda.columns.plans import fold_shape, plan_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.statistics.stored import (
@@ -33,7 +35,7 @@ from numnorm.backends.cuda.statistics.stored import (
     in_float64,
     reciprocal_deviation,
 )
-from numnorm.backends.cuda.threads.row_parameters import Weights
+from numnorm.backends.cuda.threads.row_columns import Weights
 from numnorm.layouts import ColumnLayout
 
 _MEANING = "the channels of x"
@@ -127,7 +129,8 @@ def _column_backward(
 ) -> tuple[Any, ...]:
     """Return the same for a dy of the dtype of x; without gamma its gradient is an `element`."""
     channels = layout.channels
-    grads, source = dy.array, x.lib.contiguous(x.array)
+    grads = dy.array
+    source = x.lib.contiguous(x.array)
     of_mean = given_statistic("mean", mean, x, channels)
     of_rstd = given_statistic("rstd", rstd, x, channels)
     weight = _parameter("gamma", gamma, layout, x)
@@ -175,20 +178,24 @@ def _launch_gradient_coefficients(
     sums: ChannelSums | None,
 ) -> None:
     """Launch the kernels that compute sums of each channel, its dgamma, dbeta and coefficients."""
-    channels, (weight, gradient, dgamma, dbeta) = layout.channels, totals
+    channels = layout.channels
+    weight, gradient, dgamma, dbeta = totals
     if sums is None:
         plan = plan_of(x, layout, grads, source, reads=2)
-        parts, per_channel = plan.parts, layout.per_channel
+        parts = plan.parts
+        per_channel = layout.per_channel
         products = float64_memory(x, 2 * parts * channels)
         plain = ArrayOffset(products, parts * channels * FLOAT64.itemsize)
         kernel = _family(layout).sums(x.element, plan.shape)
         launch(kernel, plan.blocks, x, (grads, source, coefficients, products, plain), plan.sizes)
     else:
-        parts, per_channel = 1, sums.per_channel
+        parts = 1
+        per_channel = sums.per_channel
         products, plain = (
             in_float64(given_statistic("dy", total, x, channels)).array for total in sums[1:]
         )
-    inv_count, fold = 1.0 / per_channel, fold_shape(channels)
+    inv_count = 1.0 / per_channel
+    fold = fold_shape(channels)
     inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_count
     launch(
         _gradient_coefficients(x.element, _element(weight), gradient, fold),

@@ -7,10 +7,18 @@ from typing import Any
 from numnorm.backends.contract.backend import GivenMoments
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
-from numnorm.backends.cuda.columns.column_shape import ColumnShape
-from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
-from numnorm.backends.cuda.columns.moments_kernels import make_moments_across, make_moments_along
-from numnorm.backends.cuda.columns.plans import IN_ORDER, ColumnPlan, fold_shape, plan_of
+from numnorm.backends.cuda.columns.column_shape import (
+    IN_ORDER,
+    ColumnPlan,
+    ColumnShape,
+    fold_shape,
+    plan_of,
+)
+from numnorm.backends.cuda.columns.moments_kernels import (
+    make_merged_moments,
+    make_moments_across,
+    make_moments_along,
+)
 from numnorm.backends.cuda.compiler.element_type import FLOAT64
 from numnorm.backends.cuda.statistics.stored import (
     Statistic,
@@ -18,11 +26,11 @@ from numnorm.backends.cuda.statistics.stored import (
     given_statistic,
     handed_out,
     in_float64,
+    make_two_moments,
     new_statistic,
     root,
     zero_statistic,
 )
-from numnorm.backends.cuda.statistics.stored_kernels import make_two_moments
 from numnorm.layouts import ColumnLayout
 
 _across = functools.cache(make_moments_across)
@@ -40,7 +48,8 @@ def column_moments(x: DeviceArray, layout: ColumnLayout) -> tuple[int, Statistic
         if layout.per_channel == 0 or layout.channels == 0:
             return *_empty_moments(x, layout)[:3], 1.0
         source = x.lib.contiguous(x.array)
-        plan, fold = plan_of(x, layout, source), fold_shape(layout.channels)
+        plan = plan_of(x, layout, source)
+        fold = fold_shape(layout.channels)
         return *_launched(x, layout, source, plan, fold, None)[:3], 1.0
 
 
@@ -120,7 +129,8 @@ def _launched(
     after: _Moments | None,
 ) -> _Moments:
     """Launch the kernels of the moments of all parts, and of the merged moments."""
-    channels, size = layout.channels, FLOAT64.itemsize
+    channels = layout.channels
+    size = FLOAT64.itemsize
     work = float64_memory(x, plan.parts * (1 + 3 * channels))
     parts = work, ArrayOffset(work, plan.parts * size)
     kernel = (_across if layout.inner == 1 else _along)(x.element, plan.shape)

@@ -1,11 +1,15 @@
-"""The kernels of the moments (count, mean, m2) of every channel of each part of an array."""
+"""The kernels of the moments (count, mean, m2) of every channel.
 
+One kind computes those of each part of an array, another merges those of the parts.
+"""
+
+import functools
 from typing import Any
 
-from numnorm.backends.cuda.columns.block_reductions import make_fold_moments
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
 from numnorm.backends.cuda.columns.thread_elements import (
     make_all_inside,
+    make_fold_moments,
     make_read_along,
     make_read_vector,
     make_work_across,
@@ -21,10 +25,77 @@ from numnorm.backends.cuda.compiler.target import (
     make_store_one,
     reciprocal,
 )
-from numnorm.backends.cuda.statistics.column_moments import make_centre, make_is_poor, make_unscaled
-from numnorm.backends.cuda.statistics.row_normalizer import make_power_of_two
-from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_largest, make_team_sum
-from numnorm.backends.formulas.norms import split_sum
+from numnorm.backends.cuda.statistics.row_statistics import (
+    make_power_of_two,
+    make_squared_deviations,
+)
+from numnorm.backends.cuda.threads.reductions import WARP, make_team_largest, make_team_sum
+from numnorm.backends.formulas.norms import merge_moments, split_sum
+
+# Moments from the sums of deviations from a pivot
+
+# It replaces squares that underflow in float64, because 0 would mean a constant channel.
+_SMALLEST = constant(FLOAT64, 1e-308)
+
+
+@functools.cache
+def make_centre(element: ElementType) -> Any:
+    """Return a device function ``centre(first, second, count) -> (mean_lo, m2)``.
+
+    From the sum of `count` deviations and the sum of their squares it computes their mean,
+    `mean_lo`, and the sum of the squared deviations from that mean.
+    """
+    inverse = reciprocal(element)
+    compute_type = element.compute_type
+    squared_deviations = make_squared_deviations(element)
+
+    @device
+    def centre(first, second, count):
+        mean_lo = first * inverse(compute_type(count))
+        return mean_lo, squared_deviations(second, first, mean_lo)
+
+    return centre
+
+
+@functools.cache
+def make_is_poor(element: ElementType) -> Any:
+    """Return a device function ``is_poor(pivot, m2, count)``: whether squares left the range.
+
+    An `m2` of 0 around a large pivot is exact: the square of the least possible deviation from it
+    would not underflow.
+    """
+    smallest = constant(element, element.smallest_variance)
+    compute_type = element.compute_type
+    infinity, zero = constant(element, float("inf")), constant(element, 0.0)
+    large = constant(element, 1e-14 if element.compute_name == "float32" else 1e-140)
+
+    @device
+    def is_poor(pivot, m2, count):
+        if smallest * compute_type(count) < m2 and m2 < infinity:
+            return False
+        return not (m2 == zero and large < abs(pivot))
+
+    return is_poor
+
+
+@functools.cache
+def make_unscaled(element: ElementType) -> Any:
+    """Return a device function ``unscaled(mean_hi, mean_lo, m2, scale)``: the three in float64."""
+    kind = FLOAT64.compute_type
+    one, zero = constant(element, 1.0), constant(FLOAT64, 0.0)
+
+    @device
+    def unscaled(mean_hi, mean_lo, m2, scale):
+        back = kind(one / scale)  # exact, because the scale is a power of two
+        squares = kind(m2) * back * back
+        vanished = squares == zero and kind(m2) > zero
+        squares = _SMALLEST if vanished else squares
+        return kind(mean_hi) * back, kind(mean_lo) * back, squares
+
+    return unscaled
+
+
+# Moments of each part
 
 # Reductions alternate between two parts of shared memory. The barrier of one reduction ensures that
 # all threads have read the results of the reduction before it.
@@ -39,8 +110,10 @@ def _make_pivot_across(element: ElementType, shape: ColumnShape) -> Any:
     some of the rows, so the squared deviations from it cannot be much larger than the squared
     deviations from the mean of all rows.
     """
-    read, slots = make_read_vector(element, shape), shape.vector_length(element)
-    ahead, zero = shape.ahead, constant(element, 0.0)
+    read = make_read_vector(element, shape)
+    slots = shape.vector_length(element)
+    ahead = shape.ahead
+    zero = constant(element, 0.0)
     inv_count = constant(element, 1 / ahead)
 
     @device
@@ -62,7 +135,8 @@ def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any
     ``add(x, index, step, scale, pivot, values, first, second)``: `first` and `second` are arrays
     of sums, one for each channel.
     """
-    read, slots = make_read_vector(element, shape), shape.vector_length(element)
+    read = make_read_vector(element, shape)
+    slots = shape.vector_length(element)
     zero = constant(element, 0.0)
 
     @device
@@ -87,8 +161,11 @@ def _make_sums_across(element: ElementType, shape: ColumnShape) -> Any:
     ``moments(x, index, step, count, scale, values, pivot, mean_lo, m2)`` fills the last three
     arrays, one number for each channel. The mean is ``pivot + mean_lo``.
     """
-    slots, ahead, zero = shape.vector_length(element), shape.ahead, constant(element, 0.0)
-    find_pivot, centre = _make_pivot_across(element, shape), make_centre(element)
+    slots = shape.vector_length(element)
+    ahead = shape.ahead
+    zero = constant(element, 0.0)
+    find_pivot = _make_pivot_across(element, shape)
+    centre = make_centre(element)
     add_rows = _make_add_across(element, shape, ahead)
     add_row = _make_add_across(element, shape, 1)
 
@@ -114,9 +191,11 @@ def _make_rescale_across(element: ElementType, shape: ColumnShape) -> Any:
     It computes the scale of the channels whose squares left the range of the compute type, and
     returns whether any scale is not 1.
     """
-    read, slots = make_read_vector(element, shape), shape.vector_length(element)
+    read = make_read_vector(element, shape)
+    slots = shape.vector_length(element)
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
-    zero, one, compute_type = constant(element, 0.0), constant(element, 1.0), element.compute_type
+    zero, one = constant(element, 0.0), constant(element, 1.0)
+    compute_type = element.compute_type
 
     @device
     def rescale(x, index, step, count, values, pivot, m2, scale):
@@ -149,17 +228,21 @@ def make_moments_across(element: ElementType, shape: ColumnShape) -> Kernel:
     (parts, 3, channels)``: the mean, what it lost by rounding, and m2; and ``rows, channels,
     block``.
     """
-    slots, compute_type, threads = shape.vector_length(element), element.compute_type, shape.threads
-    kind, value_count = FLOAT64.compute_type, shape.ahead * shape.vector_length(element)
-    slot_count, one = threads * slots, constant(element, 1.0)
-    work_of, teams, lanes = make_work_across(element, shape), shape.teams, shape.lanes
+    slots = shape.vector_length(element)
+    compute_type = element.compute_type
+    threads = shape.threads
+    kind = FLOAT64.compute_type
+    value_count = shape.ahead * shape.vector_length(element)
+    slot_count = threads * slots
+    one = constant(element, 1.0)
+    work_of = make_work_across(element, shape)
+    teams, lanes = shape.teams, shape.lanes
     sums, rescale = _make_sums_across(element, shape), _make_rescale_across(element, shape)
-    fold, unscaled = make_fold_moments(shape, slots), make_unscaled(element)
-    read, split, store = (
-        make_read_vector(element, shape),
-        device(split_sum),
-        make_store_one(FLOAT64),
-    )
+    fold = make_fold_moments(shape, slots)
+    unscaled = make_unscaled(element)
+    read = make_read_vector(element, shape)
+    split = device(split_sum)
+    store = make_store_one(FLOAT64)
 
     def kernel(x, counts, moments, rows, channels, block):
         counts_here = cuda.shared.array(threads, kind)
@@ -208,9 +291,11 @@ def _make_add_along(element: ElementType, shape: ColumnShape) -> Any:
     sums of the deviations and of their squares, one for each element of a vector; the other
     arguments are as in `make_read_along`.
     """
-    read, vector_length = make_read_along(element, shape), shape.vector_length(element)
+    read = make_read_along(element, shape)
+    vector_length = shape.vector_length(element)
     ahead, vectors, teams = shape.ahead, shape.vectors, shape.teams
-    stride, all_inside = shape.lanes * vector_length, make_all_inside(element, shape)
+    stride = shape.lanes * vector_length
+    all_inside = make_all_inside(element, shape)
 
     @device
     def add_vector(values, slot, scale, pivot, one, two):
@@ -243,8 +328,10 @@ def _make_largest_along(element: ElementType, shape: ColumnShape) -> Any:
 
     ``largest(x, first, jump, entries, width, values)``.
     """
-    read, vector_length = make_read_along(element, shape), shape.vector_length(element)
-    lanes, zero = shape.lanes, constant(element, 0.0)
+    read = make_read_along(element, shape)
+    vector_length = shape.vector_length(element)
+    lanes = shape.lanes
+    zero = constant(element, 0.0)
     turn, deep = lanes * vector_length * shape.vectors, shape.teams * shape.ahead
     value_count = shape.ahead * shape.vectors * vector_length
 
@@ -267,13 +354,17 @@ def _make_moments_along(element: ElementType, shape: ColumnShape) -> Any:
     ``moments(x, first, jump, entries, width, scale, values, smem)`` returns ``mean_hi, mean_lo,
     m2`` to every thread; the mean is ``mean_hi + mean_lo``.
     """
-    add, centre = _make_add_along(element, shape), make_centre(element)
+    add = _make_add_along(element, shape)
+    centre = make_centre(element)
     load_one = make_load_one(element)
-    vector_length, lanes = shape.vector_length(element), shape.lanes
+    vector_length = shape.vector_length(element)
+    lanes = shape.lanes
     compute_type = element.compute_type
     turn, deep = lanes * vector_length * shape.vectors, shape.teams * shape.ahead
-    team_sum, inverse = make_team_sum(shape.threads), reciprocal(element)
-    zero, warps = constant(element, 0.0), max(1, shape.threads // WARP)
+    team_sum = make_team_sum(shape.threads)
+    inverse = reciprocal(element)
+    zero = constant(element, 0.0)
+    warps = max(1, shape.threads // WARP)
 
     @device
     def total(sums):
@@ -318,14 +409,21 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
     It takes the addresses of `make_moments_across`, and ``outer, channels, inner, block,
     segment``.
     """
-    threads, one = shape.threads, constant(element, 1.0)
-    warps, compute_type, kind = max(1, threads // WARP), element.compute_type, FLOAT64.compute_type
-    work_of, moments_of = make_work_along(shape), _make_moments_along(element, shape)
+    threads = shape.threads
+    one = constant(element, 1.0)
+    warps = max(1, threads // WARP)
+    compute_type = element.compute_type
+    kind = FLOAT64.compute_type
+    work_of = make_work_along(shape)
+    moments_of = _make_moments_along(element, shape)
     value_count = shape.ahead * shape.vectors * shape.vector_length(element)
     smem_size = _SMEM_PER_WARP * warps
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
-    largest, largest_of = _make_largest_along(element, shape), make_team_largest(threads)
-    unscaled, split, store = make_unscaled(element), device(split_sum), make_store_one(FLOAT64)
+    largest = _make_largest_along(element, shape)
+    largest_of = make_team_largest(threads)
+    unscaled = make_unscaled(element)
+    split = device(split_sum)
+    store = make_store_one(FLOAT64)
 
     def kernel(x, counts, moments, outer, channels, inner, block, segment):
         smem = cuda.shared.array(smem_size, compute_type)
@@ -350,3 +448,124 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
                 store(counts, part, kind(entries * width))
 
     return Kernel(kernel, ("address",) * 3 + ("index",) * 5, threads)
+
+
+# Merged moments
+
+# A thread loads the moments of this many parts before it merges the first of them.
+_AHEAD = 4
+
+
+def _make_merge_parts() -> Any:
+    """Return a device function ``merge_parts(parts, first, last, channels, channel, before)``.
+
+    It merges `before`, a count and ``mean, mean_lo, m2``, with the moments of the parts from
+    `first` to `last`, one after the other, and returns the same two. `parts` are the addresses
+    ``counts, moments``.
+    """
+    load = make_load_one(FLOAT64)
+    merge = device(merge_moments)
+    zero = constant(FLOAT64, 0.0)
+    one = constant(FLOAT64, 1.0)
+    kind = FLOAT64.compute_type
+
+    @device
+    def merge_parts(parts, first, last, channels, channel, before):
+        counts, moments = parts
+        other_counts = cuda.local.array(_AHEAD, kind)
+        other_means = cuda.local.array(_AHEAD, kind)
+        other_lows = cuda.local.array(_AHEAD, kind)
+        other_m2s = cuda.local.array(_AHEAD, kind)
+        count, merged = before
+        for start in range(first, last, _AHEAD):
+            for u in range(_AHEAD):
+                part = min(start + u, last - 1)
+                here = part * 3 * channels + channel
+                other_counts[u], other_means[u] = load(counts, part), load(moments, here)
+                other_lows[u] = load(moments, here + channels)
+                other_m2s[u] = load(moments, here + 2 * channels)
+            for u in range(_AHEAD):
+                if start + u < last:
+                    other = other_means[u], other_lows[u], other_m2s[u]
+                    if count > zero:
+                        other = merge(count, merged, other_counts[u], other, one)
+                    merged = other
+                    count += other_counts[u]
+        return count, merged
+
+    return merge_parts
+
+
+def _make_fold(shape: ColumnShape) -> Any:
+    """Return a device function ``fold(counts, means, lows, m2s)``, which merges all teams.
+
+    The shared arrays have a number for each thread. The result replaces the first team's numbers.
+    """
+    lanes, teams = shape.lanes, shape.teams
+    levels = shape.teams.bit_length() - 1
+    merge = device(merge_moments)
+    one = constant(FLOAT64, 1.0)
+
+    @device
+    def fold(counts, means, lows, m2s):
+        here = cuda.threadIdx.x
+        for level in range(levels):
+            step = teams >> (level + 1)
+            cuda.syncthreads()
+            if here // lanes < step:
+                there = here + step * lanes
+                # Teams get parts in turn: only the last teams can have none.
+                if counts[there] > 0:
+                    means[here], lows[here], m2s[here] = merge(
+                        counts[here], (means[here], lows[here], m2s[here]),
+                        counts[there], (means[there], lows[there], m2s[there]), one,
+                    )  # fmt: skip
+                    counts[here] += counts[there]
+
+    return fold
+
+
+def make_merged_moments(shape: ColumnShape) -> Kernel:
+    """Return the kernel that merges the moments of all parts in a fixed order.
+
+    It takes the addresses ``counts, moments`` of the parts; ``mean, m2, mean_lo`` of earlier
+    values, and ``merged_mean, merged_m2, merged_lo``, all of float64; ``parts, channels``; and the
+    number ``before``, the count of the earlier values, which may be 0. Each lane has one channel.
+    Each team merges neighbouring parts one after the other; the first team begins with the earlier
+    moments. Then the teams are merged.
+    """
+    lanes, teams, threads = shape.lanes, shape.teams, shape.threads
+    kind = FLOAT64.compute_type
+    load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
+    fold = _make_fold(shape)
+    merge_parts = _make_merge_parts()
+    zero = constant(FLOAT64, 0.0)
+
+    def kernel(
+        counts, moments, mean, m2, mean_lo, merged_mean, merged_m2, merged_lo,
+        parts, channels, before,
+    ):  # fmt: skip
+        counts_here = cuda.shared.array(threads, kind)
+        means_here = cuda.shared.array(threads, kind)
+        lows_here = cuda.shared.array(threads, kind)
+        m2s_here = cuda.shared.array(threads, kind)
+        thread = cuda.threadIdx.x
+        channel, parts_each = cuda.blockIdx.x * lanes + thread % lanes, (parts + teams - 1) // teams
+        active = channel < channels
+        first = thread // lanes * parts_each
+        last = min(first + parts_each, parts) if active else first
+        count, earlier = zero, (zero, zero, zero)
+        if active and thread < lanes and before > zero:
+            count = before
+            earlier = load(mean, channel), load(mean_lo, channel), load(m2, channel)
+        counts_here[thread], merged = merge_parts(
+            (counts, moments), first, last, channels, channel, (count, earlier)
+        )
+        means_here[thread], lows_here[thread], m2s_here[thread] = merged
+        fold(counts_here, means_here, lows_here, m2s_here)
+        if thread < lanes and active:
+            store(merged_mean, channel, means_here[thread])
+            store(merged_lo, channel, lows_here[thread])
+            store(merged_m2, channel, m2s_here[thread])
+
+    return Kernel(kernel, ("address",) * 8 + ("index",) * 2 + ("float64",), threads)

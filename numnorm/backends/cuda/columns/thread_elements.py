@@ -1,8 +1,13 @@
-"""Which elements of ``(outer, channels, inner)`` a thread works on.
+"""Which elements of ``(outer, channels, inner)`` a thread works on, and reductions over its block.
 
 If inner is 1, kernels go across the channels: a thread has its own channels, and every
 `shape.teams`-th row of its part. Otherwise kernels go along each channel: a block has one channel,
 and its threads divide the elements of each outer entry.
+
+In a reduction over the teams of a block, all teams have the same channels. Each thread has a number
+for each of its channels; the numbers of neighbouring threads are neighbours in shared memory. The
+reduction is a tree of the teams, the same on any device. Its result is in the elements of the first
+team.
 """
 
 import dataclasses
@@ -21,6 +26,7 @@ from numnorm.backends.cuda.compiler.target import (
     make_store_one,
 )
 from numnorm.backends.cuda.compiler.vector_access import make_as_tuple
+from numnorm.backends.formulas.norms import merge_centred_moments
 
 
 @functools.cache
@@ -31,7 +37,8 @@ def make_work_across(element: ElementType, shape: ColumnShape) -> Any:
     its first row, and the number of its rows. The rows are `shape.teams` apart. A thread without
     work has a count of 0.
     """
-    lanes, teams, slots = shape.lanes, shape.teams, shape.vector_length(element)
+    lanes, teams = shape.lanes, shape.teams
+    slots = shape.vector_length(element)
     span = lanes * slots
 
     @device
@@ -71,7 +78,8 @@ def make_read_vector(element: ElementType, shape: ColumnShape) -> Any:
 def make_write_vector(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``write(address, index, values, slot)`` of one vector."""
     store, store_one = make_store(element), make_store_one(element)
-    vector_length, as_tuple = shape.vector_length(element), make_as_tuple(element)
+    vector_length = shape.vector_length(element)
+    as_tuple = make_as_tuple(element)
 
     @device
     def write_at_once(address, index, values, slot):
@@ -94,7 +102,8 @@ def make_read_coefficients(element: ElementType, shape: ColumnShape) -> Any:
     """
     stored = compute_element_type(element)
     table = dataclasses.replace(shape, aligned=True)
-    read, step = make_read_vector(stored, table), table.vector_length(stored)
+    read = make_read_vector(stored, table)
+    step = table.vector_length(stored)
     count = shape.vector_length(element) // step
 
     @device
@@ -150,9 +159,11 @@ def make_read_along(element: ElementType, shape: ColumnShape) -> Any:
     index `first`, entries are `jump` apart, and the part has `left` more of them. The first vector
     begins `base` elements into an entry of `width` elements. Values outside of the part become 0.
     """
-    read, vector_length = make_read_vector(element, shape), shape.vector_length(element)
+    read = make_read_vector(element, shape)
+    vector_length = shape.vector_length(element)
     ahead, vectors, teams = shape.ahead, shape.vectors, shape.teams
-    stride, zero = shape.lanes * vector_length, constant(element, 0.0)
+    stride = shape.lanes * vector_length
+    zero = constant(element, 0.0)
     all_inside = make_all_inside(element, shape)
 
     @device
@@ -190,9 +201,11 @@ def make_write_along(element: ElementType, shape: ColumnShape) -> Any:
 
     It writes the vectors that `make_read_along` reads.
     """
-    write, vector_length = make_write_vector(element, shape), shape.vector_length(element)
+    write = make_write_vector(element, shape)
+    vector_length = shape.vector_length(element)
     ahead, vectors, teams = shape.ahead, shape.vectors, shape.teams
-    stride, all_inside = shape.lanes * vector_length, make_all_inside(element, shape)
+    stride = shape.lanes * vector_length
+    all_inside = make_all_inside(element, shape)
 
     @device
     def write_all(y, first, jump, values):
@@ -218,3 +231,67 @@ def make_write_along(element: ElementType, shape: ColumnShape) -> Any:
             write_some(y, first, jump, left, base, width, values)
 
     return write_along
+
+
+# Reductions over the teams of a block
+
+
+@functools.cache
+def make_fold_sums(shape: ColumnShape, slots: int) -> Any:
+    """Return a device function ``fold(first, second)``, which adds over the teams of a block.
+
+    `first` and `second` are shared arrays of sums, each with `slots` numbers for each thread. The
+    total of each channel replaces the first team's number in the same array.
+    """
+    lanes, teams = shape.lanes, shape.teams
+    levels = shape.teams.bit_length() - 1
+    threads = shape.threads
+
+    @device
+    def fold(first, second):
+        thread = cuda.threadIdx.x
+        for level in range(levels):
+            step = teams >> (level + 1)
+            cuda.syncthreads()
+            if thread // lanes < step:
+                for j in range(slots):
+                    here = j * threads + thread
+                    first[here] += first[here + step * lanes]
+                    second[here] += second[here + step * lanes]
+
+    return fold
+
+
+@functools.cache
+def make_fold_moments(shape: ColumnShape, slots: int) -> Any:
+    """Return a device function ``fold(counts, means, m2s)``, which merges the moments of all teams.
+
+    The shared float64 arrays have one count for each thread, the same for all of its channels, and
+    `slots` means and m2s; the means are distances from a point near them, the same for all teams.
+    The merged moments of each channel replace the moments of the first team. If a thread's count is
+    0, its mean is not read.
+    """
+    lanes, teams = shape.lanes, shape.teams
+    levels = shape.teams.bit_length() - 1
+    threads = shape.threads
+    merge = device(merge_centred_moments)
+
+    @device
+    def fold(counts, means, m2s):
+        thread = cuda.threadIdx.x
+        for level in range(levels):
+            step = teams >> (level + 1)
+            cuda.syncthreads()
+            if thread // lanes < step:
+                count, others = counts[thread], counts[thread + step * lanes]
+                # Teams get rows in turn: only the last teams can have none.
+                if others > 0:
+                    for j in range(slots):
+                        here = j * threads + thread
+                        other = here + step * lanes
+                        means[here], m2s[here] = merge(
+                            count, means[here], m2s[here], others, means[other], m2s[other]
+                        )
+                    counts[thread] = count + others
+
+    return fold

@@ -1,5 +1,11 @@
-"""Recurrent cells on arrays of a device: dispatch to the functions of each kind of cell."""
+"""The forward and backward pass of recurrent cells on arrays of a device.
 
+The arrays' own library computes the matrix products: with x once, before the first step, and with
+the state in every step. One kernel computes the rest of a step. A persistent kernel, where
+possible, computes all steps.
+"""
+
+import functools
 from typing import Any
 
 from numnorm.backends.contract.norms import Scaling
@@ -10,15 +16,271 @@ from numnorm.backends.contract.recurrent import (
     LSTMSpec,
     PackedSteps,
     RNNSpec,
+    wants_persistent_kernels,
 )
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.launch import on_device_of
-from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, backward, forward
-from numnorm.backends.cuda.recurrent.gru import passes as gru_cells
-from numnorm.backends.cuda.recurrent.lstm import passes as lstm_cells
-from numnorm.backends.cuda.recurrent.rnn import passes as rnn_cells
+from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused
+from numnorm.backends.cuda.recurrent import gru as gru_cells
+from numnorm.backends.cuda.recurrent import lstm as lstm_cells
+from numnorm.backends.cuda.recurrent import rnn as rnn_cells
+from numnorm.backends.cuda.recurrent.cell_kind import BackwardArrays, CellKind, ForwardArrays, Saved
+from numnorm.backends.cuda.recurrent.parameter_gradients import (
+    gradients_without_steps,
+    weight_gradients,
+)
+from numnorm.backends.cuda.recurrent.pass_arrays import (
+    StepArrays,
+    Table,
+    Weights,
+    added_up,
+    addresses,
+    array_or_none,
+    coefficient_numbers,
+    copied,
+    new,
+    new_states,
+    new_table,
+    scaling_numbers,
+    shape_for,
+    step_ranges,
+)
+from numnorm.backends.cuda.recurrent.persistent.passes import planned_backward, planned_forward
+from numnorm.backends.cuda.recurrent.step_kernels import (
+    AdaNumbers,
+    Incoming,
+    OfNorms,
+    Products,
+    ReadBack,
+    Results,
+    StepSaved,
+    StepStates,
+    make_cell_backward,
+    make_cell_forward,
+)
+from numnorm.backends.cuda.threads.row_shape import blocks_of
 
 __all__ = ["cell_backward", "cell_forward", "cell_weights", "prepared_step"]
+
+_forward_kernel = functools.cache(make_cell_forward)
+_backward_kernel = functools.cache(make_cell_backward)
+
+Masks = tuple[DeviceArray | None, ...]
+States = tuple[DeviceArray, ...]
+
+
+def _of_both(arrays: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Return the arrays of the state and of an LSTM's cell; None for the cell of other kinds."""
+    first, second = (*arrays, None)[:2]
+    return first, second
+
+
+def forward(
+    kind: CellKind,
+    spec: Any,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: PackedSteps,
+    weights: Weights,
+    states: States,
+    masks: Masks,
+    save: bool,
+) -> tuple[tuple[Any, ...], Saved | None]:
+    """Return the history of each state, and what the backward pass needs.
+
+    Without `save` there is no history of cells, only the last ones.
+    """
+    library = x.lib
+    rows = x.shape[0]
+    batch, units = states[0].shape
+    facts = kind.facts_of(spec)
+    state, *cells = states
+    history = new_states(x, state, rows), *(new_states(x, c, rows * save) for c in cells)
+    if not rows:
+        return history, Saved(None, None, None, history, Table(None, 0))
+    xp = library.matmul(x.array, weights.transposed_x)
+    cell = new(x, (rows, units)) if save and facts.is_cell_apart else None
+    arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell)
+    persistent = None
+    if wants_persistent_kernels.get():
+        persistent = planned_forward(kind, spec, x, history[0], batch)
+    table = new_table(x, rows, facts.sites) if save or persistent else Table(None, 0)
+    run = _or_step_by_step(persistent, _run_forward)
+    products = run(kind, spec, scaling, x, steps, weights, arrays, history, table, save=save)
+    if not save:
+        return history, None
+    if cells and not facts.is_cell_apart:
+        cell = library.rows(history[1], batch, batch + rows)
+    z, xp = (products, xp) if facts.norm_each_product else (xp, None)
+    return history, Saved(z, xp, cell, history, table)
+
+
+def _or_step_by_step(persistent: Any, step_by_step: Any) -> Any:
+    """Return a function that runs all steps in one kernel; step by step if the device refuses it.
+
+    `persistent` is None if there is no such kernel.
+    """
+    if persistent is None:
+        return step_by_step
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        try:
+            return persistent(*arguments, **options)
+        except CooperativeLaunchRefused:
+            return step_by_step(*arguments, **options)
+
+    return run
+
+
+def _run_forward(
+    kind: CellKind,
+    spec: Any,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: PackedSteps,
+    weights: Weights,
+    arrays: ForwardArrays,
+    history: tuple[Any, ...],
+    table: Table,
+    *,
+    save: bool,
+) -> Any:
+    """Compute all steps.
+
+    Return the products W_h h with the state if they are saved as an array of their own, which is if
+    each product has its own norm. Otherwise return None: the steps then save the sums of both
+    products in the array of the products with x.
+    """
+    library = x.lib
+    state, cells = _of_both(history)
+    facts = kind.facts_of(spec)
+    total, units = library.shape(state)
+    batch = total - x.shape[0]
+    all_arrays = (
+        arrays.xp, *_of_both(arrays.masks), arrays.cell, table.array, state, cells
+    )  # fmt: skip
+    shape = shape_for(units, x, *all_arrays, *weights.others)
+    kernel = _forward_kernel(kind.step, spec, x.element, shape)
+    of_steps = StepArrays(x, *all_arrays)
+    others = kind.step.weights(*addresses(x, weights.others))
+    widths = facts.normalized * units, units
+    scalings = OfNorms(*(scaling_numbers(scaling, width) for width in widths))
+    ada = AdaNumbers(*weights.numbers)
+    products = []
+    norm_each_product = facts.norm_each_product
+    for start, count, before in step_ranges(steps, batch):
+        z = library.matmul(library.rows(state, before, before + count), weights.transposed_h)
+        after = batch + start
+        old_cell, new_cell = (before, after) if save else (0, 0)
+        xp, mask_h, mask_c, cell, stats, h, c = of_steps.at_rows(*(start,) * 5, after, new_cell)
+        *_, h_before, c_before = of_steps.at_rows(*(start,) * 5, before, old_cell)
+        launch(
+            kernel, blocks_of(count, shape), x,
+            (
+                Products(z, xp), others, StepStates(mask_h, mask_c, h_before, c_before, h, c),
+                StepSaved(xp if save and not norm_each_product else 0, cell, stats),
+            ),
+            (count, units, ada, scalings),
+        )  # fmt: skip
+        if save and norm_each_product:
+            products.append(z)
+    return library.concatenated(products) if products else None
+
+
+def backward(
+    kind: CellKind,
+    spec: Any,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: PackedSteps,
+    weights: Weights,
+    saved: Saved,
+    masks: Masks,
+    dy: DeviceArray,
+    dstates: States,
+) -> CellGradients:
+    """Return all gradients."""
+    rows = x.shape[0]
+    batch, units = dstates[0].shape
+    last = tuple(map(copied, dstates))
+    if not rows:
+        parameters = gradients_without_steps(x, weights, units, kind.sizes)
+        return CellGradients(copied(x), last, parameters)
+    results = _new_results(kind, spec, x, units)
+    read = ReadBack(saved.z, saved.xp, saved.cell, saved.history[-1], saved.table.array)
+    arrays = BackwardArrays(read, tuple(map(array_or_none, masks)), dy.array, results)
+    persistent = None
+    if wants_persistent_kernels.get():
+        persistent = planned_backward(kind, spec, x, batch, units)
+    run = _or_step_by_step(persistent, _run_backward)
+    dh = product = run(kind, spec, scaling, x, steps, weights, arrays, last)
+    if spec.zoneout or kind.past_every_step:
+        dh = added_up(x, (batch, units), product, last[0])
+    dxp = results.dxp if kind.facts_of(spec).norm_each_product else results.dz
+    parameters = kind.parameter_sums(spec, x, saved, results)
+    parameters |= weight_gradients(x, steps, saved.history[0], dxp, results.dz)
+    return CellGradients(x.lib.matmul(dxp, weights.x), (dh, *last[1:]), parameters)
+
+
+def _new_results(kind: CellKind, spec: Any, x: DeviceArray, units: int) -> Results:
+    """Return new arrays for the results of the backward steps."""
+    rows = x.shape[0]
+    facts = kind.facts_of(spec)
+    shape = (rows, kind.gates * units)
+    sections = facts.other_sections
+    normed = facts.norms[0]
+    gates = new(x, shape)
+    other = new(x, (rows, sections * units)) if sections else None
+    dxp = (new(x, shape) if normed else other) if facts.norm_each_product else None
+    return Results(new(x, shape) if normed else gates, dxp, gates, other)
+
+
+def _run_backward(
+    kind: CellKind,
+    spec: Any,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: PackedSteps,
+    weights: Weights,
+    arrays: BackwardArrays,
+    last: tuple[Any, ...],
+) -> Any:
+    """Compute all backward steps, and return the gradient of the first h through the products."""
+    library = x.lib
+    saved, masks, dy, results = arrays
+    batch, units = library.shape(last[0])
+    all_arrays = *saved, *_of_both(masks), dy, *results
+    shape = shape_for(units, x, *all_arrays, *last, *weights.others)
+    kernel = _backward_kernel(kind.step, spec, x.element, shape)
+    of_steps = StepArrays(x, *all_arrays)
+    others = kind.step.weights(*addresses(x, weights.others))
+    dh, dc = _of_both(tuple(addresses(x, last)))
+    facts = kind.facts_of(spec)
+    ada = AdaNumbers(*weights.numbers)
+    coefficients = OfNorms(
+        coefficient_numbers(facts.norms[0], scaling, facts.normalized * units),
+        coefficient_numbers(facts.norms[1], scaling, units),
+    )
+    later, product = 0, None
+    for start, count, before in reversed(step_ranges(steps, batch)):
+        rows = *(start,) * 3, before, *(start,) * 8
+        z, xp, cell, state, table, mask_h, mask_c, grad_y, *targets = of_steps.at_rows(*rows)
+        launch(
+            kernel, blocks_of(count, shape), x,
+            (
+                ReadBack(z, xp, cell, state, table), others,
+                Incoming(grad_y, product, dh, dc, mask_h, mask_c), Results(*targets),
+            ),
+            (count, later, units, ada, coefficients),
+        )  # fmt: skip
+        dz = library.rows(results.dz, start, start + count)
+        later = count
+        product = library.matmul(dz, weights.h)
+    return product
+
+
+# The functions of each kind of cell
+
 
 _MODULES: dict[type, Any] = {LSTMSpec: lstm_cells, GRUSpec: gru_cells, RNNSpec: rnn_cells}
 

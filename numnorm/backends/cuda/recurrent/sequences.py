@@ -1,6 +1,7 @@
 """Packing of padded sequences on a device into rows, and back; states and parameters of a cell.
 
-The host computes the rows' indices. All of this runs before or after the loop over the steps.
+The host computes the rows' indices. All of this runs before or after the loop over the steps, or
+once for many calls, if parameters are packed.
 """
 
 import dataclasses
@@ -19,7 +20,11 @@ from numnorm.backends.cuda.arrays.device_array import (
 )
 from numnorm.backends.cuda.arrays.gather_rows import gather_rows
 from numnorm.backends.cuda.arrays.launch import on_device_of
-from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
+from numnorm.backends.cuda.compiler.element_type import (
+    ELEMENT_TYPES,
+    ElementType,
+    compute_element_type,
+)
 
 _SWAPPED = (1, 0, 2)
 
@@ -50,7 +55,8 @@ def pad_packed(
     dtype: ElementType,
 ) -> Any:
     """Return the padded array of the rows from index `start` on, which have the dtype of x."""
-    library, shape = x.lib, (layout.time, layout.batch, x.lib.shape(rows)[1])
+    library = x.lib
+    shape = (layout.time, layout.batch, x.lib.shape(rows)[1])
     with on_device_of(x):
         if layout.indices is None:
             rows = library.rows(rows, start, start + layout.count)
@@ -152,3 +158,31 @@ def parameter_gradient(name: str, gradient: Any, parameter: Any, x: DeviceArray)
             # Several biases share one gradient: each of them gets a copy.
             return gather_rows(source, given.element, given.shape)
         return _converted(source, given.element, given.shape)
+
+
+# Parameters that are packed once for many calls
+
+
+def packed_like(beside: DeviceArray, dtype: Any) -> DeviceArray:
+    """Return the array `beside` with the compute dtype of an x of a NumPy dtype."""
+    element = compute_element_type(ELEMENT_TYPES[dtype.name])
+    if element.name == "float64" != beside.lib.statistic_name("float64"):
+        raise TypeError(f"dtype must not be float64, of which there is no {beside.lib.label} now")
+    return dataclasses.replace(beside, element=element)
+
+
+def copied_parameter(name: str, value: Any, x: DeviceArray) -> Any:
+    """Return a copy of a parameter, in its own library and dtype."""
+    given = as_companion(name, value, x)
+    with on_device_of(x):
+        source = dataclasses.replace(given, array=x.lib.contiguous(given.array))
+        return gather_rows(source, given.element, given.shape)
+
+
+def check_packed(parameter: Any, x: DeviceArray) -> None:
+    """Raise unless a packed parameter is in the library and on the device of x."""
+    packed = as_float_array("parameters", parameter)
+    wanted, got = (f"a {a.lib.label} on device {a.device}" for a in (x, packed))
+    if wanted != got:
+        raise TypeError(f"parameters must be packed for {wanted}, as x is, got those for {got}")
+    as_companion("parameters", parameter, x)  # its other checks, e.g. of streams

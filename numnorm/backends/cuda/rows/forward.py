@@ -25,9 +25,8 @@ from numnorm.backends.cuda.rows.arguments import (
 )
 from numnorm.backends.cuda.rows.forward_kernel import make_row_forward
 from numnorm.backends.cuda.rows.forward_loop_kernel import make_row_forward_loop
-from numnorm.backends.cuda.threads.row_launch import blocks_of, launch_shape
-from numnorm.backends.cuda.threads.row_parameters import Weights
-from numnorm.backends.cuda.threads.row_shape import RowShape
+from numnorm.backends.cuda.threads.row_columns import Weights
+from numnorm.backends.cuda.threads.row_shape import RowShape, blocks_of, launch_shape
 from numnorm.layouts import RowLayout
 
 
@@ -92,7 +91,8 @@ def row_forward(
     save: bool,
 ) -> tuple[Any, Any, Any]:
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
-    library, order = x.lib, layout.order
+    library = x.lib
+    order = layout.order
     saved = ELEMENT_TYPES[library.statistic_name(x.element.name)]
     with on_device_of(x):
         scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
@@ -127,7 +127,8 @@ def weight_of(
 
 def _statistics(x: DeviceArray, layout: RowLayout, saved: ElementType) -> SavedStatistics:
     """Return new arrays for the mean and rstd of each row."""
-    shape, name = layout.statistic_shape, saved.name
+    shape = layout.statistic_shape
+    name = saved.name
     mean, rstd = x.lib.empty(x.array, shape, name), x.lib.empty(x.array, shape, name)
     return SavedStatistics(mean, rstd)
 

@@ -14,15 +14,15 @@ from numnorm.backends.cuda.compiler.target import (
     make_store_one,
 )
 from numnorm.backends.cuda.rows.arguments import SIZES, STATISTICS, parameters_kind, scaling_kind
-from numnorm.backends.cuda.statistics.row_normalizer import (
+from numnorm.backends.cuda.statistics.row_statistics import (
     make_inverse_deviation,
+    make_joined_statistics,
     make_leaves_range,
     make_power_of_two,
     make_squared_deviations,
     normalized,
 )
-from numnorm.backends.cuda.statistics.saved import make_joined_statistics
-from numnorm.backends.cuda.threads.group_reductions import (
+from numnorm.backends.cuda.threads.reductions import (
     WARP,
     make_any,
     make_team_largest,
@@ -31,11 +31,13 @@ from numnorm.backends.cuda.threads.group_reductions import (
 )
 from numnorm.backends.cuda.threads.row_columns import (
     RowColumns,
+    Weights,
+    make_first_weight,
     make_read_columns,
+    make_weight,
     make_write_columns,
     row_columns,
 )
-from numnorm.backends.cuda.threads.row_parameters import Weights, make_first_weight, make_weight
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
 # Reductions that no barrier separates need different parts of shared memory.
@@ -70,12 +72,15 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
     `mean_hi` from the values. `pivot` is the pivot, one of the values: it makes the mean of a
     constant row exact.
     """
-    team_sum, zero = make_team_sum(shape.team), constant(element, 0.0)
+    team_sum = make_team_sum(shape.team)
+    zero = constant(element, 0.0)
     team_two_sums = make_team_two_sums(shape.team)
     squared_deviations = make_squared_deviations(element)
-    columns, warps = _columns_in_registers(element, shape)[0], max(1, shape.threads // WARP)
+    columns = _columns_in_registers(element, shape)[0]
+    warps = max(1, shape.threads // WARP)
     lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
-    sure, sure_slots = columns.sure, columns.sure * columns.lanes
+    sure = columns.sure
+    sure_slots = columns.sure * columns.lanes
 
     @device
     def mean_of(values, pivot, at, width, inv_count, smem):
@@ -126,7 +131,8 @@ def _make_rescale(element: ElementType, shape: RowShape) -> Any:
     another part of shared memory, because some threads may still read `smem`.
     """
     largest_of = make_team_largest(shape.team)
-    power_of_two, slots = make_power_of_two(element), shape.vectors * element.vector
+    power_of_two = make_power_of_two(element)
+    slots = shape.vectors * element.vector
 
     @device
     def rescale(values, least, smem):
@@ -152,8 +158,10 @@ def make_write_normalized(
     """
     gamma_of = make_weight(element, weights.gamma, columns, shared=weights.shared)
     beta_of = make_weight(element, weights.beta, columns, shared=weights.shared)
-    write_columns, forward = make_write_columns(element, columns), device(formula.forward)
-    slots, compute_type = columns.slots, element.compute_type
+    write_columns = make_write_columns(element, columns)
+    forward = device(formula.forward)
+    slots = columns.slots
+    compute_type = element.compute_type
 
     @device
     def write_normalized(y, parameters, firsts, at, sizes, coefficients, values, slot):
@@ -183,7 +191,8 @@ def _make_write_row(
     write_last = make_write_normalized(formula, element, weights, step)
     write_sure = make_write_normalized(formula, element, weights, sure_step)
     first_weight = make_first_weight(shared=weights.shared)
-    last, reach, slots = shape.vectors - 1, step.reach, step.slots
+    last = shape.vectors - 1
+    reach, slots = step.reach, step.slots
 
     @device
     def write_row(y, parameters, row, at, sizes, coefficients, values):
@@ -204,16 +213,22 @@ def make_row_forward(
 
     It takes what `forward_parameters` names.
     """
-    columns, compute_type = _columns_in_registers(element, shape)[0], element.compute_type
-    team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
-    read_row, load_one = make_read_columns(element, columns), make_load_one(element)
+    columns = _columns_in_registers(element, shape)[0]
+    compute_type = element.compute_type
+    team, teams = shape.team, shape.teams
+    lanes, slots = columns.lanes, columns.slots
+    read_row = make_read_columns(element, columns)
+    load_one = make_load_one(element)
     rescale = _make_rescale(element, shape)
     row_statistics = _make_row_statistics(formula, element, shape)
     write_row = _make_write_row(formula, element, weights, shape)
-    inverse_deviation, save = make_inverse_deviation(element), make_save(formula, element, saved)
-    any_of, leaves_range = make_any(element, team), make_leaves_range(element)
+    inverse_deviation = make_inverse_deviation(element)
+    save = make_save(formula, element, saved)
+    any_of = make_any(element, team)
+    leaves_range = make_leaves_range(element)
     zero, one = constant(element, 0.0), constant(element, 1.0)
-    infinity, warps = constant(element, float("inf")), max(1, shape.threads // WARP)
+    infinity = constant(element, float("inf"))
+    warps = max(1, shape.threads // WARP)
     smem_size = _SMEM_PER_WARP * warps
 
     def kernel(x, parameters, y, statistics, sizes, scaling, eps, root_eps):
@@ -254,7 +269,8 @@ def make_save(formula: Formula, element: ElementType, saved: ElementType) -> Any
     ``save(statistics, row, mean_hi, mean_lo, factor, scale)``. For a norm without a mean it stores
     1 / rstd instead of the mean.
     """
-    store, joined = make_store_one(saved), make_joined_statistics(formula, element, saved)
+    store = make_store_one(saved)
+    joined = make_joined_statistics(formula, element, saved)
 
     @device
     def save(statistics, row, mean_hi, mean_lo, factor, scale):

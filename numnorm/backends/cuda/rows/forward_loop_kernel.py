@@ -18,15 +18,20 @@ from numnorm.backends.cuda.rows.forward_kernel import (
     make_save,
     make_write_normalized,
 )
-from numnorm.backends.cuda.statistics.row_normalizer import (
+from numnorm.backends.cuda.statistics.row_statistics import (
     make_inverse_deviation,
     make_leaves_range,
     make_power_of_two,
     make_squared_deviations,
 )
-from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_largest, make_team_sum
-from numnorm.backends.cuda.threads.row_columns import RowColumns, make_read_columns, row_columns
-from numnorm.backends.cuda.threads.row_parameters import Weights, make_first_weight
+from numnorm.backends.cuda.threads.reductions import WARP, make_team_largest, make_team_sum
+from numnorm.backends.cuda.threads.row_columns import (
+    RowColumns,
+    Weights,
+    make_first_weight,
+    make_read_columns,
+    row_columns,
+)
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
 # Reductions that no barrier separates need different parts of shared memory.
@@ -51,9 +56,12 @@ def _make_sums(element: ElementType, shape: RowShape) -> Any:
     before `stop`.
     """
     columns, all_sure = _columns_of_turn(element, shape)
-    read_some, read_all = make_read_columns(element, columns), make_read_columns(element, all_sure)
+    read_some = make_read_columns(element, columns)
+    read_all = make_read_columns(element, all_sure)
     lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
-    reach, last, zero = columns.reach, (vectors - 1) * stride, constant(element, 0.0)
+    reach = columns.reach
+    last = (vectors - 1) * stride
+    zero = constant(element, 0.0)
 
     @device
     def sums(x, first, at, stop, scale, mean_hi, values):
@@ -85,10 +93,13 @@ def _make_statistics(formula: Formula, element: ElementType, shape: RowShape) ->
     mean of the row's first columns. If the true mean is far from that mean, it sums once more,
     around the mean that the first sums give.
     """
-    sums, team_sum = _make_sums(element, shape), make_team_sum(shape.threads)
+    sums = _make_sums(element, shape)
+    team_sum = make_team_sum(shape.threads)
     load_one, inverse = make_load_one(element), reciprocal(element)
     squared_deviations = make_squared_deviations(element)
-    zero, warps, compute_type = constant(element, 0.0), shape.threads // WARP, element.compute_type
+    zero = constant(element, 0.0)
+    warps = shape.threads // WARP
+    compute_type = element.compute_type
     reach = _columns_of_turn(element, shape)[0].reach
 
     @device
@@ -150,7 +161,8 @@ def _make_write_turn(
     ``write_turn(x, y, parameters, firsts, at, sizes, scale, coefficients, values)``:
     `coefficients` are of x * scale, and the other arguments are as in `make_write_normalized`.
     """
-    read_columns, slots = make_read_columns(element, columns), columns.slots
+    read_columns = make_read_columns(element, columns)
+    slots = columns.slots
     write_normalized = make_write_normalized(formula, element, weights, columns)
 
     @device
@@ -171,15 +183,20 @@ def make_row_forward_loop(
     It takes what `forward_parameters` names; y may be x.
     """
     columns, all_sure = _columns_of_turn(element, shape)
-    compute_type, warps = element.compute_type, shape.threads // WARP
+    compute_type = element.compute_type
+    warps = shape.threads // WARP
     lanes, slots, reach = columns.lanes, columns.slots, columns.reach
     write_some = _make_write_turn(formula, element, weights, columns)
     write_all = _make_write_turn(formula, element, weights, all_sure)
     first_weight = make_first_weight(shared=weights.shared)
-    statistics, largest = _make_statistics(formula, element, shape), _make_largest(element, shape)
-    inverse_deviation, save = make_inverse_deviation(element), make_save(formula, element, saved)
-    power_of_two, last = make_power_of_two(element), (columns.vectors - 1) * columns.stride
-    leaves_range, one = make_leaves_range(element), constant(element, 1.0)
+    statistics = _make_statistics(formula, element, shape)
+    largest = _make_largest(element, shape)
+    inverse_deviation = make_inverse_deviation(element)
+    save = make_save(formula, element, saved)
+    power_of_two = make_power_of_two(element)
+    last = (columns.vectors - 1) * columns.stride
+    leaves_range = make_leaves_range(element)
+    one = constant(element, 1.0)
     smem_size = _SMEM_PER_WARP * warps
 
     def kernel(x, parameters, y, saved, sizes, scaling, eps, root_eps):

@@ -10,9 +10,15 @@ import functools
 from typing import Any
 
 from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
-from numnorm.backends.cuda.compiler.target import constant, cuda, device
-from numnorm.backends.cuda.threads.compensated_sums import make_joined, two_sum
-from numnorm.backends.cuda.threads.group_reductions import WARP
+from numnorm.backends.cuda.compiler.target import (
+    Kernel,
+    constant,
+    cuda,
+    device,
+    make_load_one,
+    make_store_one,
+)
+from numnorm.backends.cuda.threads.reductions import WARP, make_joined, two_sum
 from numnorm.backends.cuda.threads.row_columns import (
     RowColumns,
     make_read_columns,
@@ -46,9 +52,11 @@ def _make_fold_teams(element: ElementType, shape: RowShape) -> Any:
     """
     columns = row_columns(element, shape)
     lanes, slots, stride = columns.lanes, columns.slots, columns.stride
-    team, threads, zero = shape.team, shape.threads, constant(element, 0.0)
+    team, threads = shape.team, shape.threads
+    zero = constant(element, 0.0)
     steps, warps = (WARP // team).bit_length() - 1, threads // WARP
-    vectors, width = _folded_columns(shape, columns).vectors, columns.reach
+    vectors = _folded_columns(shape, columns).vectors
+    width = columns.reach
 
     @device
     def fold_teams(values, folded, at, smem):
@@ -90,7 +98,9 @@ def make_flush(element: ElementType, shape: RowShape) -> Any:
         make_write_columns(of, one_vector),
     )
     lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
-    joined, slots, compute_type = make_joined(element, of), columns.slots, element.compute_type
+    joined = make_joined(element, of)
+    slots = columns.slots
+    compute_type = element.compute_type
     zero = constant(element, 0.0)
 
     @device
@@ -129,3 +139,50 @@ def make_flush(element: ElementType, shape: RowShape) -> Any:
         add(folded, cuda.threadIdx.x, width, first, fresh, last, partials)
 
     return flush_folded
+
+
+# The sum of all parts
+
+COLUMNS = WARP  # columns of a block
+
+
+def make_parameter_gradients(element: ElementType, of: ElementType, strips: int = 32) -> Kernel:
+    """Return the kernel that adds up the rows of ``sums (parameters, count, columns)``.
+
+    It has a block for each `COLUMNS` columns of each parameter. It takes the addresses of sums,
+    dgamma and dbeta, and the numbers ``count`` and ``columns``. The sums have the compute type of
+    `element`, the gradients have the type `of`. If segments share parameters, the columns are the
+    channels; otherwise they are the columns of all channels.
+
+    Each of the `strips` of threads sums every strips-th row; the first strip of threads then adds
+    these sums in order.
+    """
+    table = compute_element_type(element)
+    load_one = make_load_one(table)
+    store_one = make_store_one(of)
+    joined = make_joined(table, of)
+    compute_type = table.compute_type
+    zero = constant(table, 0.0)
+    slots = strips * COLUMNS
+
+    def kernel(sums, dgamma, dbeta, count, columns):
+        hi_of = cuda.shared.array(slots, compute_type)
+        lo_of = cuda.shared.array(slots, compute_type)
+        thread, lane = cuda.threadIdx.x, cuda.threadIdx.x % COLUMNS
+        blocks = (columns + COLUMNS - 1) // COLUMNS
+        parameter, column = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks * COLUMNS + lane
+        hi, lo = zero, zero
+        if column < columns:
+            for row in range(thread // COLUMNS, count, strips):
+                index = (parameter * count + row) * columns + column
+                hi, lost = two_sum(hi, load_one(sums, index))
+                lo += lost
+        hi_of[thread], lo_of[thread] = hi, lo
+        cuda.syncthreads()
+        if thread < COLUMNS and column < columns:
+            for strip in range(1, strips):
+                hi, lost = two_sum(hi, hi_of[strip * COLUMNS + lane])
+                lo += lost + lo_of[strip * COLUMNS + lane]
+            store_one(dbeta if parameter else dgamma, column, joined(hi, lo))
+
+    return Kernel(kernel, ("address",) * 3 + ("index",) * 2, slots)

@@ -1,1 +1,1 @@
-"""Means and variances on a device: of rows and columns, saved and stored."""
+"""Means and variances on a device: of a row, saved for the backward pass, and stored."""

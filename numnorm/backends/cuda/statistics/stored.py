@@ -19,15 +19,171 @@ from numnorm.backends.cuda.arrays.device_array import (
 )
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT64, ElementType
-from numnorm.backends.cuda.compiler.target import Kernel
-from numnorm.backends.cuda.statistics.stored_kernels import (
-    make_converted,
-    make_reciprocal,
-    make_reciprocal_deviation,
-    make_root,
-    make_update_running,
+from numnorm.backends.cuda.compiler.target import (
+    Kernel,
+    constant,
+    cuda,
+    device,
+    make_load_one,
+    make_sqrt,
+    make_store_one,
 )
+from numnorm.backends.cuda.compiler.target import reciprocal as reciprocal_of
+from numnorm.backends.formulas.norms import merge_moments, moved
 from numnorm.layouts import ColumnLayout, RowLayout
+
+# Kernels
+
+_THREADS = 128
+_ZERO, _ONE, _INFINITY, _NAN = (
+    constant(FLOAT64, v) for v in (0.0, 1.0, float("inf"), float("nan"))
+)
+# Below this variance squares lose digits to underflow in float64.
+_SMALLEST_VARIANCE = constant(FLOAT64, 1e-301)
+
+
+def make_reciprocal(of: ElementType) -> Kernel:
+    """Return the kernel of the reciprocals of values, and 0 for 0.
+
+    It takes the addresses of values and of the result, which is float64, and ``count``.
+    """
+    load = make_load_one(of)
+    store = make_store_one(FLOAT64)
+    kind = FLOAT64.compute_type
+    inverse = reciprocal_of(FLOAT64)
+
+    def kernel(values, result, count):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            value = kind(load(values, i))
+            store(result, i, _ZERO if value == _ZERO else inverse(value))
+
+    return Kernel(kernel, ("address",) * 2 + ("index",), _THREADS)
+
+
+@functools.cache
+def make_inverse_root() -> Any:
+    """Return a device function ``inverse_root(variance, eps)``, in float64.
+
+    It returns 1 / sqrt(variance + eps): 0 for a division by 0, and NaN outside the range of
+    float64.
+    """
+    inverse, sqrt = reciprocal_of(FLOAT64), make_sqrt(FLOAT64)
+
+    @device
+    def inverse_root(variance, eps):
+        total = variance + eps
+        lost = total == _INFINITY or (variance > _ZERO and total < _SMALLEST_VARIANCE)
+        rstd = _NAN if lost else inverse(sqrt(total))
+        return _ZERO if total == _ZERO else rstd
+
+    return inverse_root
+
+
+def make_reciprocal_deviation(of: ElementType) -> Kernel:
+    """Return the kernel of `make_inverse_root` of each variance.
+
+    It takes the addresses of the variances and of the result, which is float64; ``count``; and the
+    numbers ``factor``, by which it multiplies the variances first, and ``eps``.
+    """
+    load = make_load_one(of)
+    store = make_store_one(FLOAT64)
+    kind = FLOAT64.compute_type
+    inverse_root = make_inverse_root()
+
+    def kernel(variance, result, count, factor, eps):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            store(result, i, inverse_root(kind(load(variance, i)) * factor, eps))
+
+    return Kernel(kernel, ("address",) * 2 + ("index",) + ("float64",) * 2, _THREADS)
+
+
+def make_update_running(running: ElementType) -> Kernel:
+    """Return the kernel that moves running statistics towards new ones.
+
+    It is the formula `moved` of ``new * factor``, whose weight is ``momentum``. It takes the
+    addresses of the running statistics and of the new ones, which are float64; ``count``; and
+    ``factor`` and ``momentum``.
+    """
+    load, store = make_load_one(running), make_store_one(running)
+    load_new = make_load_one(FLOAT64)
+    kind = FLOAT64.compute_type
+    rounded = running.compute_type
+    move = device(moved)
+
+    def kernel(running, new, count, factor, momentum):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            fresh = load_new(new, i) * factor
+            store(running, i, rounded(move(kind(load(running, i)), fresh, momentum)))
+
+    return Kernel(kernel, ("address",) * 2 + ("index",) + ("float64",) * 2, _THREADS)
+
+
+def make_converted(of: ElementType, into: ElementType) -> Kernel:
+    """Return the kernel that converts statistics to another type.
+
+    It takes the addresses of values and of the result; ``count``; and a ``factor`` for the values.
+    """
+    load = make_load_one(of)
+    store = make_store_one(into)
+    wide = FLOAT64.compute_type
+    kind = into.compute_type
+
+    def kernel(values, result, count, factor):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            store(result, i, kind(wide(load(values, i)) * factor))
+
+    return Kernel(kernel, ("address",) * 2 + ("index", "float64"), _THREADS)
+
+
+def make_root(of: ElementType) -> Kernel:
+    """Return the kernel of the square roots of values.
+
+    It takes the addresses of values and of the result, which is float64; ``count``; and a
+    ``factor`` for the values.
+    """
+    load = make_load_one(of)
+    store = make_store_one(FLOAT64)
+    kind = FLOAT64.compute_type
+    sqrt = make_sqrt(FLOAT64)
+
+    def kernel(values, result, count, factor):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            store(result, i, sqrt(kind(load(values, i)) * factor))
+
+    return Kernel(kernel, ("address",) * 2 + ("index", "float64"), _THREADS)
+
+
+def make_two_moments() -> Kernel:
+    """Return the kernel that merges the moments of two sets of values, neither of them empty.
+
+    It takes the addresses ``mean, m2, mean_lo`` of one set, of the other and of the result, all of
+    float64; ``channels``; and the numbers of values ``count, other_count``.
+    """
+    load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
+    merge = device(merge_moments)
+
+    def kernel(
+        mean, m2, mean_lo, other_mean, other_m2, other_lo, merged_mean, merged_m2, merged_lo,
+        channels, count, other_count,
+    ):  # fmt: skip
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < channels:
+            moments = load(mean, i), load(mean_lo, i), load(m2, i)
+            other = load(other_mean, i), load(other_lo, i), load(other_m2, i)
+            centre, lost, squares = merge(count, moments, other_count, other, _ONE)
+            store(merged_mean, i, centre)
+            store(merged_lo, i, lost)
+            store(merged_m2, i, squares)
+
+    return Kernel(kernel, ("address",) * 9 + ("index",) + ("float64",) * 2, _THREADS)
+
+
+# Arrays
 
 _MEANING = "the channels of x"
 
@@ -72,7 +228,8 @@ def float64_memory(x: DeviceArray, count: int) -> Any:
 
 def new_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
     """Return a new statistic of float64 for a kernel to write, on the device of x."""
-    memory, known = float64_memory(x, channels), _has_float64(x)
+    memory = float64_memory(x, channels)
+    known = _has_float64(x)
     return Statistic(name, memory, x.lib, FLOAT64, (channels,), x.device, x, shareable=known)
 
 
@@ -130,7 +287,8 @@ def reciprocal(name: str, value: Any, x: DeviceArray, layout: RowLayout) -> Stat
 
 def reciprocal_deviation(variance: Statistic, eps: float) -> Statistic:
     """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside the range of float64."""
-    x, kernel = variance.x, _reciprocal_deviation(variance.element)
+    x = variance.x
+    kernel = _reciprocal_deviation(variance.element)
     with on_device_of(x):
         rstd = new_statistic("rstd", x, variance.shape[0])
         _launch_each(kernel, x, variance, rstd.array, variance.factor, eps)

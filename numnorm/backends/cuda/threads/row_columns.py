@@ -2,7 +2,8 @@
 
 A thread holds the same columns of every row. Rows of a multiple of 16 bytes are distributed by
 vectors of 16 bytes, other rows by single elements. The address of a row decides only whether a
-vector is loaded in one instruction, so that sums do not depend on it.
+vector is loaded in one instruction, so that sums do not depend on it. Gamma and beta at these
+columns are arrays of elements, or two numbers.
 """
 
 import dataclasses
@@ -76,8 +77,10 @@ def row_columns(element: ElementType, shape: RowShape) -> RowColumns:
 
 def _make_read_vector(of: ElementType, columns: RowColumns, *, unchanging: bool) -> Any:
     """Return a device function ``read_vector(address, index, values, slot)``."""
-    load, load_one = make_load(of, unchanging=unchanging), make_load_one(of)
-    lanes, vector = columns.lanes, of.vector
+    load = make_load(of, unchanging=unchanging)
+    load_one = make_load_one(of)
+    lanes = columns.lanes
+    vector = of.vector
 
     @device
     def at_once(address, index, values, slot):
@@ -100,7 +103,8 @@ def _make_read_all(element: ElementType, columns: RowColumns, read_vector: Any) 
     It reads each vector by `read_vector`.
     """
     lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
-    sure, zero = columns.sure, constant(element, 0.0)
+    sure = columns.sure
+    zero = constant(element, 0.0)
 
     @device
     def read_columns(address, first, at, width, values):
@@ -130,7 +134,8 @@ def make_read_columns(of: ElementType, columns: RowColumns, *, unchanging: bool 
 def _make_write_vector(of: ElementType, columns: RowColumns) -> Any:
     """Return a device function ``write_vector(address, index, values, slot)``."""
     store, store_one, as_tuple = make_store(of), make_store_one(of), make_as_tuple(of)
-    lanes, vector = columns.lanes, of.vector
+    lanes = columns.lanes
+    vector = of.vector
 
     @device
     def at_once(address, index, values, slot):
@@ -148,7 +153,8 @@ def _make_write_vector(of: ElementType, columns: RowColumns) -> Any:
 @functools.cache
 def make_write_columns(of: ElementType, columns: RowColumns) -> Any:
     """Return a device function ``write_columns(address, first, at, width, values)``."""
-    write_vector, lanes, vectors = _make_write_vector(of, columns), columns.lanes, columns.vectors
+    write_vector = _make_write_vector(of, columns)
+    lanes, vectors = columns.lanes, columns.vectors
     stride, sure = columns.stride, columns.sure
 
     @device
@@ -171,7 +177,8 @@ def make_column_weight(element: ElementType, of: ElementType | None, columns: Ro
     index `first` of an array of the type `of`, and the values have the compute type. If `of` is
     None, all of them become the number.
     """
-    lanes, slots, compute_type = columns.lanes, columns.slots, element.compute_type
+    lanes, slots = columns.lanes, columns.slots
+    compute_type = element.compute_type
     if of is None:
 
         @device
@@ -197,3 +204,74 @@ def make_column_weight(element: ElementType, of: ElementType | None, columns: Ro
         read_columns(address, first, at, width, values)
 
     return of_array
+
+
+# Gamma and beta
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """The types of gamma and beta, for which a kernel is compiled.
+
+    Parameters
+    ----------
+    gamma, beta : ElementType or None
+        The element types of the arrays; None for a number in place of an array.
+    shared : bool
+        Whether all elements of a segment share one parameter. Otherwise each element has its own.
+    """
+
+    gamma: ElementType | None
+    beta: ElementType | None
+    shared: bool = False
+
+
+@functools.cache
+def make_first_weight(*, shared: bool) -> Any:
+    """Return a device function ``first_weight(row, sizes)``: the index of a row's first parameter.
+
+    The sizes are `RowSizes`.
+    """
+
+    @device
+    def of_segments(row, sizes):
+        return row * (sizes.width // sizes.segment)
+
+    @device
+    def of_elements(row, sizes):
+        # A remainder is a slow operation, and one channel needs none.
+        return 0 if sizes.channels == 1 else row % sizes.channels * sizes.segment
+
+    return of_segments if shared else of_elements
+
+
+@functools.cache
+def make_weight(
+    element: ElementType, of: ElementType | None, columns: RowColumns, *, shared: bool
+) -> Any:
+    """Return a device function that fills an array with a parameter at a thread's columns.
+
+    ``weight(parameter, first, at, sizes, values)``: the parameter is a `Parameter`, `first` is
+    what `make_first_weight` returns, and `at` is the thread's first column.
+    """
+    if of is None or not shared:
+        column_weight = make_column_weight(element, of, columns)
+
+        @device
+        def of_columns(parameter, first, at, sizes, values):
+            column_weight(parameter.address, parameter.number, first, at, sizes.width, values)
+
+        return of_columns
+    load_one = make_load_one(of)
+    compute_type = element.compute_type
+    lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
+
+    @device
+    def of_channels(parameter, first, at, sizes, values):
+        for p in range(vectors):
+            for j in range(lanes):
+                column = min(at + p * stride + j, sizes.width - 1)
+                channel = (first + column // sizes.segment) % sizes.channels
+                values[p * lanes + j] = compute_type(load_one(parameter.address, channel))
+
+    return of_channels

@@ -5,27 +5,27 @@ from typing import Any
 from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device, grid_barrier
-from numnorm.backends.cuda.recurrent.common.cell_norm import (
+from numnorm.backends.cuda.recurrent.cell_norm import (
     NUMBERS,
     Parts,
     make_load_statistics,
     make_normalize,
     make_store_statistics,
 )
-from numnorm.backends.cuda.recurrent.gru.gates import (
+from numnorm.backends.cuda.recurrent.gru import (
     CANDIDATE,
     GATES,
     PAIR,
     make_gates,
+    make_new_state,
     product_norms,
     sites,
 )
-from numnorm.backends.cuda.recurrent.gru.step import make_new_state
-from numnorm.backends.cuda.recurrent.persistent.forward_kernel import PersistentStep
 from numnorm.backends.cuda.recurrent.persistent.grid_statistics import (
     make_gather,
     make_write_partials,
 )
+from numnorm.backends.cuda.recurrent.persistent.kernels import PersistentStep
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.threads.row_columns import make_write_columns, row_columns
 
@@ -44,7 +44,9 @@ def _make_normalized(spec: GRUSpec, element: ElementType, shape: SliceShape) -> 
             pass
 
         return plain
-    formula, compute_type, numbers = spec.norm.formula, element.compute_type, 2 * NUMBERS
+    formula = spec.norm.formula
+    compute_type = element.compute_type
+    numbers = 2 * NUMBERS
     of_both, of_other = Parts(1, PAIR.sections), Parts(1, CANDIDATE.sections)
     write_both, write_other = (
         make_write_partials(formula, element, shape, p) for p in (of_both, of_other)
@@ -82,7 +84,8 @@ def _make_normalized(spec: GRUSpec, element: ElementType, shape: SliceShape) -> 
 def _make_step(spec: GRUSpec, element: ElementType, shape: SliceShape) -> Any:
     """Return the device function of a step that `PersistentStep` describes."""
     write = make_write_columns(element, row_columns(element, shape.of_units))
-    normalize, compute_type = _make_normalized(spec, element, shape), element.compute_type
+    normalize = _make_normalized(spec, element, shape)
+    compute_type = element.compute_type
     gates_of, new_state = (
         make(spec, element, shape.of_units) for make in (make_gates, make_new_state)
     )

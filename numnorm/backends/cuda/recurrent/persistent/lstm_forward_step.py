@@ -5,7 +5,7 @@ from typing import Any
 from numnorm.backends.contract.recurrent import LSTMSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device
-from numnorm.backends.cuda.recurrent.common.cell_norm import (
+from numnorm.backends.cuda.recurrent.cell_norm import (
     CELL,
     NUMBERS,
     Parts,
@@ -16,16 +16,17 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
     make_store_statistics,
     normalized,
 )
-from numnorm.backends.cuda.recurrent.lstm.gates import (
+from numnorm.backends.cuda.recurrent.lstm import (
     GATES,
     gate_parts,
     make_gates,
+    make_new_cell,
+    make_write_states,
     product_norm,
     sites,
 )
-from numnorm.backends.cuda.recurrent.lstm.step import make_new_cell, make_write_states
-from numnorm.backends.cuda.recurrent.persistent.forward_kernel import PersistentStep
 from numnorm.backends.cuda.recurrent.persistent.grid_statistics import make_all_reduce
+from numnorm.backends.cuda.recurrent.persistent.kernels import PersistentStep
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.threads.row_columns import (
     make_column_weight,
@@ -71,8 +72,11 @@ def _make_enter(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> Any:
             save(values, arrays, span, rows)
 
         return plain
-    parts, all_sites, compute_type = gate_parts(spec), sites(spec), element.compute_type
-    of_slices, count = _slice_parts(spec), gate_parts(spec).count * NUMBERS
+    parts = gate_parts(spec)
+    all_sites = sites(spec)
+    compute_type = element.compute_type
+    of_slices = _slice_parts(spec)
+    count = gate_parts(spec).count * NUMBERS
     all_reduce = make_all_reduce(spec.gates.formula, element, shape, of_slices)
     save_stats = make_store_statistics(element, of_slices.count)
     load_stats = make_load_statistics(element, parts.count - of_slices.count)
@@ -111,8 +115,10 @@ def _make_cell_of(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> An
     gain = make_column_weight(element, gain_of(spec.cell, element), columns)
     bias = make_column_weight(element, bias_of(spec.cell, element), columns)
     all_reduce = make_all_reduce(spec.cell.formula, element, shape, CELL)
-    save_stats, all_sites = make_store_statistics(element, 1), sites(spec)
-    apply, last = device(spec.cell.formula.forward), _slice_sites(spec) - 1
+    save_stats = make_store_statistics(element, 1)
+    all_sites = sites(spec)
+    apply = device(spec.cell.formula.forward)
+    last = _slice_sites(spec) - 1
     compute_type = element.compute_type
 
     @device

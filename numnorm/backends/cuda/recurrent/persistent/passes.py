@@ -12,13 +12,9 @@ from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import launch, launch_cooperative
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, device_limits
-from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
-from numnorm.backends.cuda.recurrent.common.cell_passes import (
-    BackwardArrays,
-    CellKind,
-    ForwardArrays,
-)
-from numnorm.backends.cuda.recurrent.common.pass_arrays import (
+from numnorm.backends.cuda.recurrent.cell_kind import BackwardArrays, CellKind, ForwardArrays
+from numnorm.backends.cuda.recurrent.cell_norm import NUMBERS
+from numnorm.backends.cuda.recurrent.pass_arrays import (
     Table,
     Weights,
     coefficient_numbers,
@@ -27,28 +23,21 @@ from numnorm.backends.cuda.recurrent.common.pass_arrays import (
     scaling_numbers,
     shape_for,
 )
-from numnorm.backends.cuda.recurrent.common.product_norm import ProductNorm
-from numnorm.backends.cuda.recurrent.common.step_kernels import StepKind
-from numnorm.backends.cuda.recurrent.common.step_parameters import AdaNumbers, Incoming, OfNorms
 from numnorm.backends.cuda.recurrent.persistent import (
     gru_forward_step,
     lstm_forward_step,
     rnn_forward_step,
 )
-from numnorm.backends.cuda.recurrent.persistent.backward_kernel import (
-    BackwardInputs,
-    make_backward,
-    sums_of_row,
-)
-from numnorm.backends.cuda.recurrent.persistent.forward_kernel import (
+from numnorm.backends.cuda.recurrent.persistent.kernels import (
     Arrays,
+    BackwardInputs,
     Inputs,
     PersistentStep,
     Sizes,
+    make_backward,
     make_forward,
-)
-from numnorm.backends.cuda.recurrent.persistent.input_statistics_kernel import (
     make_product_statistics,
+    sums_of_row,
 )
 from numnorm.backends.cuda.recurrent.persistent.plans import (
     Plan,
@@ -56,7 +45,9 @@ from numnorm.backends.cuda.recurrent.persistent.plans import (
     backward_plan,
     forward_plan,
 )
-from numnorm.backends.cuda.threads.row_launch import blocks_of
+from numnorm.backends.cuda.recurrent.product_norm import ProductNorm
+from numnorm.backends.cuda.recurrent.step_kernels import AdaNumbers, Incoming, OfNorms, StepKind
+from numnorm.backends.cuda.threads.row_shape import blocks_of
 
 _STEPS: dict[type, PersistentStep] = {
     LSTMSpec: lstm_forward_step.STEP,
@@ -86,15 +77,19 @@ def backward_kernel(kind: CellKind, spec: Any, element: ElementType, shape: Slic
 
 
 def planned_forward(kind: CellKind, spec: Any, x: DeviceArray, state: Any, batch: int) -> Any:
-    """Return the function that runs all steps forward; None if the blocks do not fit the device."""
+    """Return the function that runs all steps forward, with the parameters of `_run_forward`.
+
+    Return None if the blocks do not fit the device.
+    """
     units = x.lib.shape(state)[1]
-    whole, limits = is_whole(units, x, (state,)), device_limits(x.device)
+    whole = is_whole(units, x, (state,))
+    limits = device_limits(x.device)
     plan = forward_plan(batch, units, kind.gates, x.element, limits, whole=whole)
     return _planned(_run_forward, forward_kernel, plan, kind, spec, x)
 
 
 def planned_backward(kind: CellKind, spec: Any, x: DeviceArray, batch: int, units: int) -> Any:
-    """Return the function that runs all steps backward; None if the blocks do not fit."""
+    """Return the function that runs all steps backward; see `planned_forward`."""
     plan = backward_plan(batch, units, kind.gates, x.element, device_limits(x.device))
     return _planned(_run_backward, backward_kernel, plan, kind, spec, x)
 
@@ -136,7 +131,8 @@ def _input_statistics(
     if of.norm is None or not of.norm_each_product:
         return
     rows, wide = x.lib.shape(xp)
-    units, gates = wide // of.gates.gates, of.gates
+    units = wide // of.gates.gates
+    gates = of.gates
     shape = shape_for(units, x, xp)
     kernel = _statistics_kernel(of.norm, gates.count, x.element, shape)
     sizes = rows, units, gates.gates, gates.first, table.sites, of.first_site + of.distance
@@ -156,8 +152,10 @@ def _run_forward(
     products in the array of the products with x.
     """
     (xp, masks, cell), (state, *cells), step = arrays, history, _STEPS[type(spec)]
-    (total, units), rows = x.lib.shape(state), x.shape[0]
-    batch, facts = total - rows, kind.facts_of(spec)
+    total, units = x.lib.shape(state)
+    rows = x.shape[0]
+    batch = total - rows
+    facts = kind.facts_of(spec)
     for of in step.product_norms(spec):
         _input_statistics(of, scaling, x, xp, table)
     products = new(x, (rows, kind.gates * units)) if save and facts.norm_each_product else None
@@ -183,7 +181,8 @@ def _run_backward(
     steps: PackedSteps, weights: Weights, arrays: BackwardArrays, last: tuple[Any, ...],
 ) -> Any:  # fmt: skip
     """Run all steps backward; return the gradient of the first states through the products."""
-    (saved, masks, dy, results), (batch, units) = arrays, x.lib.shape(last[0])
+    saved, masks, dy, results = arrays
+    batch, units = x.lib.shape(last[0])
     product = new(x, (batch, units))
     sums = new(x, (batch * max(1, sums_of_row(kind.step, spec)) * plan.slices,))
     (dh, dc), (mask_h, mask_c) = ((*pair, None)[:2] for pair in (last, masks))

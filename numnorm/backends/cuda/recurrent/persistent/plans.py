@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
 from numnorm.backends.cuda.compiler.element_type import ElementType
-from numnorm.backends.cuda.threads.group_reductions import WARP
+from numnorm.backends.cuda.threads.reductions import WARP
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
 # The units of a slice, and the warps of a block. The order of a row's sums depends only on these.

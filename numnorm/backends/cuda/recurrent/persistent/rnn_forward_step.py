@@ -5,16 +5,16 @@ from typing import Any
 from numnorm.backends.contract.recurrent import RNNSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device
-from numnorm.backends.cuda.recurrent.common.cell_norm import (
+from numnorm.backends.cuda.recurrent.cell_norm import (
     CELL,
     NUMBERS,
     make_normalize,
     make_store_statistics,
 )
-from numnorm.backends.cuda.recurrent.persistent.forward_kernel import PersistentStep
 from numnorm.backends.cuda.recurrent.persistent.grid_statistics import make_all_reduce
+from numnorm.backends.cuda.recurrent.persistent.kernels import PersistentStep
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
-from numnorm.backends.cuda.recurrent.rnn.step import (
+from numnorm.backends.cuda.recurrent.rnn import (
     GATES,
     make_new_state,
     make_write_state,
@@ -38,7 +38,8 @@ def _make_normalized(spec: RNNSpec, element: ElementType, shape: SliceShape) -> 
         return plain
     all_reduce = make_all_reduce(spec.norm.formula, element, shape, CELL)
     apply = make_normalize(element, shape.of_units, CELL)
-    save_stats, compute_type = make_store_statistics(element, 1), element.compute_type
+    save_stats = make_store_statistics(element, 1)
+    compute_type = element.compute_type
 
     @device
     def normalize(values, slices, table, scaling, span, shard, rows):
@@ -55,7 +56,8 @@ def _make_normalized(spec: RNNSpec, element: ElementType, shape: SliceShape) -> 
 def _make_step(spec: RNNSpec, element: ElementType, shape: SliceShape) -> Any:
     """Return the device function of a step that `PersistentStep` describes."""
     write = make_write_columns(element, row_columns(element, shape.of_units))
-    normalize, compute_type = _make_normalized(spec, element, shape), element.compute_type
+    normalize = _make_normalized(spec, element, shape)
+    compute_type = element.compute_type
     new_state, write_state = (
         make(spec, element, shape.of_units) for make in (make_new_state, make_write_state)
     )

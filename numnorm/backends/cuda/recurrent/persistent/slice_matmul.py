@@ -25,7 +25,7 @@ from numnorm.backends.cuda.compiler.target import (
 )
 from numnorm.backends.cuda.compiler.vector_access import make_as_tuple
 from numnorm.backends.cuda.recurrent.persistent.plans import COLUMNS, SliceShape
-from numnorm.backends.cuda.threads.group_reductions import WARP
+from numnorm.backends.cuda.threads.reductions import WARP
 
 # The most weights that a thread loads before it stores the first.
 _AT_ONCE = 32
@@ -43,10 +43,13 @@ def make_take_weights(gates: int, element: ElementType, shape: SliceShape) -> An
     It copies the rows of a slice, whose first unit is `first`, of the weights ``(gates * width,
     width)`` to shared memory, padded with zeros.
     """
-    load_one, store = make_load_one(element), make_store(element, shared=True)
+    load_one = make_load_one(element)
+    store = make_store(element, shared=True)
     as_tuple = make_as_tuple(element)
-    threads, vector, compute_type = shape.threads, element.vector, element.compute_type
-    padded_of, zero = make_padded(element), constant(element, 0.0)
+    threads = shape.threads
+    vector, compute_type = element.vector, element.compute_type
+    padded_of = make_padded(element)
+    zero = constant(element, 0.0)
     # The columns of a thread are the gates of one unit, or neighbouring units.
     columns, units_of, gates_of = (gates, 0, 1) if gates > 1 else (COLUMNS, 1, 0)
     lanes = shape.units * gates // columns
@@ -88,9 +91,13 @@ def _make_stage(element: ElementType, shape: SliceShape) -> Any:
     """
     load, load_one = make_load(element), make_load_one(element)
     store, store_one = make_store(element, shared=True), make_store_one(element, shared=True)
-    as_tuple, vector, zero = make_as_tuple(element), element.vector, constant(element, 0.0)
-    each, warps, tile = -(-shape.tile // shape.warps), shape.warps, shape.tile
-    compute_type, padded_of = element.compute_type, make_padded(element)
+    as_tuple = make_as_tuple(element)
+    vector = element.vector
+    zero = constant(element, 0.0)
+    each = -(-shape.tile // shape.warps)
+    warps, tile = shape.warps, shape.tile
+    compute_type = element.compute_type
+    padded_of = make_padded(element)
 
     @device
     def by_vectors(states, source, first, rows, width, pitch):
@@ -127,10 +134,14 @@ def _make_multiply(columns: int, element: ElementType, shape: SliceShape) -> Any
 
     Each warp stores its partial sums of the products of a tile with all columns of the slice.
     """
-    load, store_partials = make_load(element, shared=True), _make_store_partials(columns, element)
-    vector, units, rows, tile = element.vector, shape.units, shape.rows, shape.tile
-    warps, row_stride = shape.warps, WARP // shape.units
-    compute_type, zero = element.compute_type, constant(element, 0.0)
+    load = make_load(element, shared=True)
+    store_partials = _make_store_partials(columns, element)
+    vector = element.vector
+    units, rows, tile = shape.units, shape.rows, shape.tile
+    warps = shape.warps
+    row_stride = WARP // shape.units
+    compute_type = element.compute_type
+    zero = constant(element, 0.0)
     padded_of = make_padded(element)
     sum_count, weight_count = rows * columns, vector * columns
 
@@ -164,7 +175,8 @@ def _make_multiply(columns: int, element: ElementType, shape: SliceShape) -> Any
 def _make_store_partials(columns: int, element: ElementType) -> Any:
     """Return a device function ``store_partials(partials, index, sums, first)``."""
     store, store_one = make_store(element, shared=True), make_store_one(element, shared=True)
-    vector, as_tuple = element.vector, make_as_tuple(element)
+    vector = element.vector
+    as_tuple = make_as_tuple(element)
 
     @device
     def at_once(partials, index, sums, first):
@@ -185,7 +197,8 @@ def _make_add_up(gates: int, units: int, element: ElementType, shape: SliceShape
     It writes the `gates` products of a unit, the sums over all warps. A row has `units` units.
     """
     load, load_one = make_load(element, shared=True), make_load_one(element, shared=True)
-    zero, vector = constant(element, 0.0), element.vector
+    zero = constant(element, 0.0)
+    vector = element.vector
     warps, tile = shape.warps, shape.tile
 
     @device
@@ -230,9 +243,13 @@ def _make_products(
     A thread multiplies `columns` columns at a time. A row has `units` threads.
     """
     add_up = _make_add_up(count, units, element, shape)
-    stage, multiply = _make_stage(element, shape), _make_multiply(columns, element, shape)
-    padded_of, tile, zero = make_padded(element), shape.tile, constant(element, 0.0)
-    vector, size, groups = element.vector, element.itemsize, shape.units
+    stage = _make_stage(element, shape)
+    multiply = _make_multiply(columns, element, shape)
+    padded_of = make_padded(element)
+    tile = shape.tile
+    zero = constant(element, 0.0)
+    vector, size = element.vector, element.itemsize
+    groups = shape.units
 
     @device
     def products_of(memory, source, first, rows, width, products):
@@ -265,9 +282,13 @@ def make_take_columns(element: ElementType, shape: SliceShape) -> Any:
     It copies the columns of a slice, whose first unit is `first`, of the weights ``(rows, width)``
     to shared memory, padded with zeros.
     """
-    load_one, store_one = make_load_one(element), make_store_one(element, shared=True)
-    zero, padded_of, vector = constant(element, 0.0), make_padded(element), element.vector
-    units, teams, lanes = shape.units, shape.teams, shape.units // COLUMNS
+    load_one = make_load_one(element)
+    store_one = make_store_one(element, shared=True)
+    zero = constant(element, 0.0)
+    padded_of = make_padded(element)
+    vector = element.vector
+    units, teams = shape.units, shape.teams
+    lanes = shape.units // COLUMNS
 
     @device
     def take_columns(memory, weights, first, rows, width):
@@ -295,7 +316,8 @@ def make_pass_on(gates: int, element: ElementType, shape: SliceShape) -> Any:
     begin at row `start` of ``dz (., gates * width)``. The block has `rows` of them, from row
     `first` of the step on. A thread stores the gradient of its row, if not negative, and column.
     """
-    products_of, store_one = make_column_products(element, shape), make_store_one(element)
+    products_of = make_column_products(element, shape)
+    store_one = make_store_one(element)
     compute_type = element.compute_type
 
     @device

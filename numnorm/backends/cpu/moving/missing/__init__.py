@@ -1,1 +1,0 @@
-"""Moving norms in which steps are missing: kernels, and the functions that call them."""

@@ -1,1 +1,0 @@
-"""Parts of all recurrent cells: norms, steps, zoneout, weight gradients, whole passes."""

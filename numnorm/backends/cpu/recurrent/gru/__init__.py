@@ -1,1 +1,0 @@
-"""The gated recurrent unit: its gates, row functions and `CellKind`."""

@@ -1,1 +1,0 @@
-"""The forward and backward kernels of all recurrent cells, and their arguments."""

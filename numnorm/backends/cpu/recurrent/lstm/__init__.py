@@ -1,1 +1,0 @@
-"""The LSTM: its gates, row functions and `CellKind`, and its passes with batch norm."""

@@ -1,1 +1,0 @@
-"""Matrix products with packed operands, and their register-tiled micro-kernels."""

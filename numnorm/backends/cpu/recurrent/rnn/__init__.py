@@ -1,1 +1,0 @@
-"""The plain recurrent network: its row functions and `CellKind`."""

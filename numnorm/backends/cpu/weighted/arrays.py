@@ -1,0 +1,92 @@
+"""Missing values and weights as kernels take them, and the arrays of their results."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import Shape
+from numnorm.array_likes import check_out
+from numnorm.backends.contract.weighting import Weighting
+from numnorm.backends.cpu.memory.host_arrays import Array, Order, output_like, rounded
+from numnorm.backends.cpu.memory.host_arrays import result as in_place
+from numnorm.backends.cpu.memory.placement import empty_like, writable_alias
+from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.backends.cpu.weighted.loops import Selection
+
+
+def selection_of(
+    weighting: Weighting, shape: Shape, order: Order, rows: int, width: int
+) -> Selection:
+    """Return the selection for an array of a shape, whose axes in this order are rows."""
+    keep, keep_step = _flat(weighting.keep, np.dtype(bool), shape, order, rows, width)
+    weights, weight_step = _flat(weighting.weights, np.dtype(np.float64), shape, order, rows, width)
+    omit = int(weighting.omit)
+    return Selection(keep.view(np.uint8), keep_step, weights, weight_step, omit)
+
+
+def mask_of(
+    weighting: Weighting, shape: Shape, order: Order, rows: int, width: int
+) -> tuple[Array | None, int]:
+    """Return the bytes of `keep`, flat, and the distance from row to row; None for None."""
+    keep = weighting.keep
+    if keep is None:
+        return None, 0
+    if keep.shape == shape and order is None and keep.flags.carray:
+        return keep.view(np.uint8).reshape(-1), width
+    keep, step = _flat(keep, np.dtype(bool), shape, order, rows, width)
+    return keep.view(np.uint8), step
+
+
+def _flat(
+    values: Any, dtype: np.dtype[Any], shape: Shape, order: Order, rows: int, width: int
+) -> tuple[Array, int]:
+    """Return values that broadcast against a shape, flat, and the distance from row to row."""
+    if values is None or 0 in shape:
+        return np.ones(width, dtype), 0
+    full = np.broadcast_to(values, shape)
+    if order is not None:
+        full = full.transpose(order)
+    row_axes = _leading(full.shape, rows)
+    steps = full.strides[:row_axes]
+    sizes = full.shape[:row_axes]
+    if row_axes and all(n == 1 or not step for n, step in zip(sizes, steps, strict=True)):
+        return np.array(full[(0,) * row_axes], order="C").reshape(width), 0
+    # A read-only array would be another type of argument, and so another compilation.
+    in_place = full.flags.c_contiguous and full.flags.aligned
+    contiguous = writable_alias(full) if in_place else np.array(full, order="C")
+    return contiguous.reshape(rows * width), width
+
+
+def _leading(shape: Shape, rows: int) -> int:
+    """Return how many of the first axes have `rows` elements together; 0 if no number has."""
+    return next((k for k in range(1, len(shape) + 1) if math.prod(shape[:k]) == rows), 0)
+
+
+def output_for(
+    source: Array,
+    wide: Array,
+    x: Array,
+    out: Any,
+    inputs: tuple[Any, ...],
+    *,
+    name: str = "x",
+    order: Order = None,
+) -> Array:
+    """Return an array for the result of a kernel, in the memory of `out` if possible.
+
+    `source` is the kernel's array of x, and `wide` is x in the dtype that the kernel computes in.
+    """
+    if out is not None:
+        check_out(out, x, name)
+    if out is None or wide.dtype != x.dtype:
+        return empty_like(source)
+    return output_like(source, x, name, out, element_type_of(x.dtype), order, inputs)
+
+
+def result_of(target: Array, wide: Array, x: Array, out: Any, *, order: Order = None) -> Array:
+    """Return the result of a kernel in the dtype of x, in `out` if that is given."""
+    if wide.dtype == x.dtype:
+        return in_place(target, x, out, order)
+    y: Array = rounded(in_place(target, wide, None, order), x.dtype, out)
+    return y

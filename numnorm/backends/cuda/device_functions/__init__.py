@@ -1,1 +1,0 @@
-"""Norms of a row as device functions, for kernels that users write."""

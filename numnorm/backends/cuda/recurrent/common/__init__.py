@@ -1,1 +1,0 @@
-"""Code of all recurrent cells on a device: norms inside a cell, their gradients, zoneout."""
