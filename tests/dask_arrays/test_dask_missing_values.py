@@ -151,6 +151,10 @@ CHANNELS = {
 }
 
 
+def without_empty(chunks):
+    return [[length for length in lengths if length] for lengths in chunks]
+
+
 @pytest.mark.parametrize("name", CHANNELS)
 @FEW
 @given(data=st.data())
@@ -182,7 +186,7 @@ def test_norms_of_channels_and_vectors(name, data):
         function = getattr(numnorm, norm + kind)
         found = function(lazy_x, **options, **lazy)
         expected = function(x, **options, **arrays)
-        assert (found.y if kind else found).chunks == lazy_x.chunks
+        assert without_empty((found.y if kind else found).chunks) == without_empty(lazy_x.chunks)
         results = zip(found, expected, strict=True) if kind else [(found, expected)]
         for mine, other in results:
             np.testing.assert_allclose(computed(mine), other, rtol=1e-12, atol=1e-12)
