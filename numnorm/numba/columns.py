@@ -213,11 +213,11 @@ def _by_training(training: Any, make: Callable[[bool], Function]) -> Function:
 def make(spec: NormSpec, function: Function, kinds: Kinds) -> Function:
     """Return what compiles a call of a function of batch norm with arguments of these types."""
     if spec.is_backward(function):
-        run, names = _make_gradients(kinds), _OF_GRADIENTS
+        run, names = _make_gradients(kinds), ", ".join(_OF_GRADIENTS)
     else:
         check_number("eps", kinds["eps"])
-        run, names = _make_normalized(kinds), _OF_NORMALIZED
-    call = f"_results(_run({', '.join(names)}))"
+        run, names = _make_normalized(kinds), ", ".join(_OF_NORMALIZED)
+    call = f"_results(_run({names}))"
     return compiled_call(function, call, _run=run, _results=results_of(function))
 
 

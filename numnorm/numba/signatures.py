@@ -41,4 +41,5 @@ def compiled_call(
     # A cached caller is loaded only if each function that it has compiled is in a module.
     namespace = {**names, "__name__": __name__}
     exec(compile(source, f"<{function.__name__}>", "exec"), namespace)
-    return namespace["call"]  # type: ignore[no-any-return]
+    call: Callable[..., Any] = namespace["call"]
+    return call
