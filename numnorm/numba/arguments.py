@@ -88,6 +88,11 @@ def choice_of(name: str, kind: Any, choices: tuple[Any, ...]) -> Any:
     return value
 
 
+def is_default(name: str, kind: Any) -> bool:
+    """Return whether a keyword for missing values and weights leaves all elements as they are."""
+    return is_none(kind) or (name == "nan_policy" and value_of(kind) == "propagate")
+
+
 def literal_of(kind: Any) -> Any:
     """Return the value of an int or a tuple of ints that the compiler knows, else None."""
     value = value_of(kind)

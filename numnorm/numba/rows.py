@@ -39,24 +39,18 @@ def make(spec: NormSpec, function: Function, kinds: Kinds) -> Function:
         return name if name in kinds else default
 
     _check_options(kinds)
-    passed = [
-        text(gain),
-        text(bias),
-        spec.axis,
-        text("groups"),
-        text("eps", "0"),
-        text("ddof", "0"),
-    ]
+    weights = [text(gain), text(bias)]
+    options = [spec.axis, text("groups"), text("eps", "0"), text("ddof", "0")]
     parameters = kinds.get(gain), kinds.get(bias)
     if spec.is_backward(function):
         run = _make_gradients(spec, norm, kinds, parameters)
-        passed = ["dy", "x", text("mean"), spec.saved[-1], *passed, text("detach_factor", "True")]
+        arrays = ["dy", "x", text("mean"), spec.saved[-1], *weights]
+        options.append(text("detach_factor", "True"))
     else:
         run = _make_normalized(spec, norm, kinds, parameters, save=function is spec.forward)
-        passed = ["x", *passed]
-    results = results_of(function)
-    call = f"_results(_run({', '.join(passed)}, out))"
-    return compiled_call(function, call, _run=run, _results=results)
+        arrays = ["x", *weights]
+    call = f"_results(_run({', '.join([*arrays, *options])}, out))"
+    return compiled_call(function, call, _run=run, _results=results_of(function))
 
 
 def _check_options(kinds: Kinds) -> None:
