@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from numnorm._dask import split_rows, whole_rows
+from numnorm._dask.moments import channels_of
+from numnorm._dask.parameters import Parameter, aligned_parameter, along, as_broadcast, made_lazy
+from numnorm._dask.row_axes import Rows
+from numnorm._dask.split_rows import RowNorm
 from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import Norm
-from numnorm.dask import split_rows, whole_rows
-from numnorm.dask.moments import channels_of
-from numnorm.dask.parameters import Parameter, aligned_parameter, along, as_broadcast, made_lazy
-from numnorm.dask.row_axes import Rows
-from numnorm.dask.split_rows import RowNorm
 from numnorm.layouts import RowLayout, normalized_axes
 from numnorm.norms.spec import COUNTING, RUNNING_OPTIONS, NormSpec, RowCall
 

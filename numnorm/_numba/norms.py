@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+from numnorm._numba import columns, interpreter, rows
+from numnorm._numba.arguments import is_default, is_none, value_of
 from numnorm.norms import batch
 from numnorm.norms.spec import COUNTING, RUNNING_OPTIONS, NormSpec
-from numnorm.numba import columns, interpreter, rows
-from numnorm.numba.arguments import is_default, is_none, value_of
 
 # The options that `rows` understands.
 _OPTIONS = {"axis", "channel_axis", "groups", "eps", "eps_in", "ddof", "scale", "k"}

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numba.core import errors
 
-from numnorm.numba.arrays import types
-from numnorm.numba.helpers import helper
+from numnorm._numba.arrays import types
+from numnorm._numba.helpers import helper
 
 _REALS = {types.float32: np.float32, types.float64: np.float64}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from numba.extending import overload
 
-from numnorm.numba.arrays import (
+from numnorm._numba.arrays import (
     address,
     assign,
     clashes,
@@ -16,7 +16,7 @@ from numnorm.numba.arrays import (
     types,
     viewed,
 )
-from numnorm.numba.helpers import OPTIONS, helper
+from numnorm._numba.helpers import OPTIONS, helper
 
 
 def new_target(out, order, size, real, inputs):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from numnorm.dask import batch, instance, moments, moving, rows
-from numnorm.dask.moments import merge, of_divisor
+from numnorm._dask import batch, instance, moments, moving, rows
+from numnorm._dask.moments import merge, of_divisor
 from numnorm.norms.batch import batch_moments
 from numnorm.norms.declared import BY_FUNCTION
 from numnorm.norms.spec import COUNTING, NormSpec

@@ -5,12 +5,7 @@ from typing import Any
 import numpy as np
 from numba.extending import overload
 
-from numnorm.backends.cpu.columns import serial
-from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
-from numnorm.backends.formulas.norms import merge_moments
-from numnorm.norms import batch
-from numnorm.norms.moments import Moments
-from numnorm.numba.arguments import (
+from numnorm._numba.arguments import (
     check_array,
     check_integer,
     is_default,
@@ -18,7 +13,7 @@ from numnorm.numba.arguments import (
     real_of,
     wrong,
 )
-from numnorm.numba.arrays import (
+from numnorm._numba.arrays import (
     array_kind,
     assign,
     empty,
@@ -28,9 +23,14 @@ from numnorm.numba.arrays import (
     types,
     viewed,
 )
-from numnorm.numba.columns import channel_shape, is_across
-from numnorm.numba.helpers import helper
-from numnorm.numba.signatures import compiled_call
+from numnorm._numba.columns import channel_shape, is_across
+from numnorm._numba.helpers import helper
+from numnorm._numba.signatures import compiled_call
+from numnorm.backends.cpu.columns import serial
+from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
+from numnorm.backends.formulas.norms import merge_moments
+from numnorm.norms import batch
+from numnorm.norms.moments import Moments
 
 _CHANNELS = array_kind(np.float64, 1)
 _SHAPE = types.UniTuple(types.intp, 3)
@@ -129,7 +129,7 @@ def _fields_of(moments, channels):
     return either
 
 
-def variance(self, ddof=0):
+def var(self, ddof=0):
     """Return what compiles a call for arguments of these types."""
     if not _is_moments(self):
         return None

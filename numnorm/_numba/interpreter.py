@@ -14,11 +14,11 @@ import numpy as np
 from numba.core import cgutils, errors
 from numba.extending import intrinsic
 
+from numnorm._numba.arguments import check_out, is_default, is_none, real_of, value_of, wrong
+from numnorm._numba.arrays import array_kind, types
+from numnorm._numba.signatures import compiled_call
 from numnorm.backends.contract.moving import ExponentialState, MovingState
 from numnorm.norms.spec import COUNTING, NormSpec
-from numnorm.numba.arguments import check_out, is_default, is_none, real_of, value_of, wrong
-from numnorm.numba.arrays import array_kind, types
-from numnorm.numba.signatures import compiled_call
 
 _ENTERED = numba.njit(
     error_model="python", forceinline=True, no_cfunc_wrapper=True, no_cpython_wrapper=True
