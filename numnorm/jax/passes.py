@@ -63,7 +63,8 @@ class Pass:
         if self.spec.row_call is None:
             names = parameters_of(self.spec.forward)
             options = {name: value for name, value in self.options.items() if name in names}
-            self.spec.forward(np.empty((0,) * x.ndim), **options)
+            traced = {name: 1.0 for name in self.arrays if name in self.spec.parameters}
+            self.spec.forward(np.empty((0,) * x.ndim), **traced, **options)
 
 
 def _plain(value: Any) -> Any:

@@ -25,8 +25,14 @@ decay
     Along `axis`, each step with all steps before it. `NormSpec.step` takes chunks in order.
 """
 
-Along = Literal["normalized", "others", "channels"]
-"""The axes of a parameter: of a row, of all rows, or of the channels."""
+Along = Literal["normalized", "others", "channels", "elements", "number"]
+"""The axes of a parameter: of a row, of all rows, or of the channels.
+
+elements
+    A number, or an array that broadcasts against x.
+number
+    A number, or an array of one number.
+"""
 
 COUNTING = ("where", "weights", "nan_policy", "fill", "labels", "statistics")
 """The keywords that say which elements count in which statistics, and how much."""
@@ -123,6 +129,10 @@ class NormSpec(NamedTuple):
         names = list(inspect.signature(self.backward).parameters)
         return tuple(n for n in names[2:] if n in ("mean", "rstd", "norm"))
 
+    def broadcasts(self, name: str) -> bool:
+        """Return whether a parameter is a number, or broadcasts against x as `where` does."""
+        return self.parameters.get(name) in ("elements", "number")
+
     def is_backward(self, function: Callable[..., Any]) -> bool:
         """Return whether a function is the backward pass."""
         return function is self.backward
@@ -131,4 +141,5 @@ class NormSpec(NamedTuple):
         """Return the names of the arrays that a public function takes, without those it updates."""
         if not self.is_backward(function):
             return "x", *self.parameters
-        return "dy", "x", *self.saved, *tuple(self.parameters)[:1]
+        taken = inspect.signature(function).parameters
+        return "dy", "x", *self.saved, *(name for name in self.parameters if name in taken)

@@ -52,6 +52,9 @@ _TEXTS = {
     A DataArray has dimensions of x, in any order, and the same labels: usually `channel_dim`;
     with others it broadcasts against x. An array has the axes of `channel_dim`, in the order in
     which they are named.""",
+    "elements": """
+    A DataArray has dimensions of x, in any order, and the same labels; an array broadcasts.""",
+    "number": "",
     "dim": """ : hashable or iterable of hashable
     The dimensions that share their statistics.""",
     "dim of groups": """ : hashable or iterable of hashable
@@ -154,7 +157,9 @@ def _texts(spec: NormSpec) -> dict[str, str]:
     suffix = {"groups": " of groups", "windows": " of steps", "decay": " of steps"}
     of_family = suffix.get(spec.family, "")
     texts = parameter_texts(spec.function)
-    texts |= {name: _TEXTS[along] for name, along in spec.parameters.items()}
+    for name, along in spec.parameters.items():
+        own = texts[name] if spec.broadcasts(name) else ""
+        texts[name] = own + _TEXTS[along]
     texts |= dict.fromkeys(spec.updates, _TEXTS["updates"])
     texts |= dict.fromkeys(OF_ELEMENTS, _TEXTS["of elements"].format(name=spec.name))
     texts["x"] = _TEXTS["x"].format(name=spec.name)
@@ -230,11 +235,12 @@ def _of_array(
     ordered = x.transpose(*order)
     options = dict(arguments)
     for name in (*spec.parameters, *OF_ELEMENTS):
-        if options.get(name) is None:
+        value, broadcasts = options.get(name), spec.broadcasts(name)
+        if value is None or (broadcasts and not _has_names(value)):
             continue
-        of_elements = name in OF_ELEMENTS
+        of_elements = broadcasts or name in OF_ELEMENTS
         usual = x.dims if of_elements else dims.of_parameter(spec.parameters[name], x)
-        value = parameter(name, options[name], x, usual)
+        value = parameter(name, value, x, usual)
         if not of_elements and set(value.dims) == set(usual):
             options[name] = value.transpose(*(d for d in order if d in usual)).data
         else:
@@ -251,6 +257,11 @@ def _of_array(
     if is_lazy(ordered.variable) and y.chunks != ordered.chunks:
         y = y.rechunk(ordered.chunks)
     return ordered.copy(data=y).transpose(*x.dims)
+
+
+def _has_names(value: Any) -> bool:
+    """Return whether a value comes with names of dimensions."""
+    return isinstance(value, xr.Dataset | xr.DataArray | xr.Variable)
 
 
 def _first_axes_as_one(array: Any, shape: tuple[int, ...], count: int | None) -> Any:
