@@ -27,6 +27,14 @@ from numnorm.norms.moving import (
     moving_norm_forward,
     moving_norm_step,
 )
+from numnorm.norms.pcen import (
+    PcenGradients,
+    PcenNormalized,
+    pcen,
+    pcen_backward,
+    pcen_forward,
+    pcen_step,
+)
 from numnorm.norms.results import (
     Gradients,
     Normalized,
@@ -52,6 +60,8 @@ __all__ = [
     "Moments",
     "MovingState",
     "Normalized",
+    "PcenGradients",
+    "PcenNormalized",
     "RmsGradients",
     "RmsNormalized",
     "WeightGradients",
@@ -81,6 +91,10 @@ __all__ = [
     "moving_norm_forward",
     "moving_norm_step",
     "num_threads",
+    "pcen",
+    "pcen_backward",
+    "pcen_forward",
+    "pcen_step",
     "positional_encoding",
     "rms_norm",
     "rms_norm_backward",

@@ -8,6 +8,7 @@ from numnorm.norms import (
     instance,
     layer,
     moving,
+    pcen,
     rms,
     standard,
     weight,
@@ -25,6 +26,7 @@ SPECS: tuple[NormSpec, ...] = (
     batch.SPEC,
     moving.SPEC,
     exponential.SPEC,
+    pcen.SPEC,
 )
 
 BY_NAME = {spec.name: spec for spec in SPECS}
