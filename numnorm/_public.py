@@ -28,6 +28,14 @@ from numnorm.norms.moving import (
     moving_norm_forward,
     moving_norm_step,
 )
+from numnorm.norms.pcen import (
+    PCENGradients,
+    PCENNormalized,
+    pcen,
+    pcen_backward,
+    pcen_forward,
+    pcen_step,
+)
 from numnorm.norms.results import (
     Gradients,
     Normalized,
@@ -54,6 +62,8 @@ __all__ = [
     "Moments",
     "MovingState",
     "Normalized",
+    "PCENGradients",
+    "PCENNormalized",
     "RMSGradients",
     "RMSNormalized",
     "WeightGradients",
@@ -87,6 +97,10 @@ __all__ = [
     "moving_norm_forward",
     "moving_norm_step",
     "num_threads",
+    "pcen",
+    "pcen_backward",
+    "pcen_forward",
+    "pcen_step",
     "positional_encoding",
     "rms_norm",
     "rms_norm_backward",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm._dask.blocks import Chunks, each_block, each_object, take
-from numnorm._dask.parameters import as_broadcast, made_lazy
+from numnorm._dask.blocks import Chunks, block_sum, each_block, each_object, rounded, take
+from numnorm._dask.parameters import as_broadcast, as_divided, made_lazy
 from numnorm.arguments import Shape, check_shape
 from numnorm.array_likes import library_of
 from numnorm.layouts import moving_layout
 from numnorm.norms.moving import steps_around
 from numnorm.norms.spec import NormSpec
+from numnorm.norms.weighted import check_broadcasts
 
 Arguments = Mapping[str, Any]
 """The arguments of a public function by keyword."""
@@ -34,6 +36,8 @@ class _Given(NamedTuple):
         The type of several results.
     dtypes : tuple of dtype
         Those of the results.
+    learned : tuple of shapes
+        Of the parameters whose gradients are the last results.
     """
 
     arrays: dict[str, Any]
@@ -41,6 +45,7 @@ class _Given(NamedTuple):
     options: Arguments
     kind: Any
     dtypes: tuple[Any, ...]
+    learned: tuple[Shape, ...]
 
     def results(
         self, function: Callable[..., Any], blocks: Sequence[Any], divided: Chunks, call: _Call
@@ -51,9 +56,14 @@ class _Given(NamedTuple):
             options = {"dtype": self.dtypes[0], "chunks": divided, "call": call}
             return each_block(function, *blocks, **options).rechunk(chunks)
         objects = each_object(function, *blocks, call=call)
-        members = enumerate(self.dtypes)
-        results = (take(objects, n, dtype=dtype, chunks=divided) for n, dtype in members)
-        return self.kind(*(result.rechunk(chunks) for result in results))
+        count = len(self.dtypes) - len(self.learned)
+        members = enumerate(self.dtypes[:count])
+        results = [take(objects, n, dtype=dtype, chunks=divided) for n, dtype in members]
+        gradients = (
+            _total(objects, count + n, divided, shape, self.dtypes[count + n])
+            for n, shape in enumerate(self.learned)
+        )
+        return self.kind(*(result.rechunk(chunks) for result in results), *gradients)
 
 
 class _Call(NamedTuple):
@@ -106,7 +116,7 @@ def call(
     counting : dict
         These keywords, as far as they are not their defaults.
     """
-    known = _checked(function, spec.arrays_of(function), {**arguments, **counting})
+    known = _checked(spec, function, {**arguments, **counting})
     if spec.family == "windows":
         return _in_windows(function, known, backward=spec.is_backward(function))
     if function is spec.function:
@@ -119,13 +129,13 @@ def _in_order(spec: NormSpec, given: _Given) -> Any:
     x, axis, options = given.arrays["x"], given.axis, dict(given.options)
     first = options.pop("initial", 0)
     chunks = *x.chunks[:axis], _first_at_least(x.chunks[axis], first), *x.chunks[axis + 1 :]
-    divided = [array.rechunk(chunks) for array in given.arrays.values()]
+    divided = [as_divided(array, chunks) for array in given.arrays.values()]
     call = _Call(spec.function, tuple(given.arrays), axis, 0, False, options)
     results: list[Any] = []
     state: tuple[Any, ...] = ()
     for place in range(len(chunks[axis])):
         number = *[slice(None)] * axis, slice(place, place + 1)
-        parts = [array.blocks[number] for array in divided]
+        parts = [a.blocks[number] if a.numblocks[axis] > 1 else a for a in divided]
         initial = 0 if place else first
         pairs = each_object(_step, *parts, *state, call=call, step=spec.step, initial=initial)
         # Dask would fuse a step with what follows it, and take it again for each block after it.
@@ -154,34 +164,44 @@ def _in_windows(function: Callable[..., Any], given: _Given, *, backward: bool) 
 def _of_all_steps(function: Callable[..., Any], given: _Given) -> Any:
     """Return a pass that takes all steps at once, which become one block."""
     whole = given.arrays["x"].rechunk({given.axis: -1})
-    blocks = tuple(array.rechunk(whole.chunks) for array in given.arrays.values())
+    blocks = tuple(as_divided(array, whole.chunks) for array in given.arrays.values())
     call = _Call(function, tuple(given.arrays), given.axis, 0, False, given.options)
     return given.results(_called, blocks, whole.chunks, call)
 
 
-def _checked(function: Callable[..., Any], names: tuple[str, ...], arguments: Arguments) -> _Given:
+def _checked(spec: NormSpec, function: Callable[..., Any], arguments: Arguments) -> _Given:
     """Return the checked arguments of a public function.
 
     Wrong options and dtypes are errors of the call: it is made for arrays without elements.
     """
     options = {name: value for name, value in arguments.items() if name != "out"}
     where = options.pop("where", None)
-    arrays = {name: options.pop(name) for name in names}
+    names = spec.arrays_of(function)
+    learned = [name for name in names if name in spec.parameters and spec.is_backward(function)]
+    shapes = tuple(np.shape(options[name]) for name in learned)
+    numbers_only = {n for n in spec.parameters if isinstance(options.get(n), numbers.Real)}
+    arrays = {name: options.pop(name) for name in names if name not in numbers_only}
     arrays = made_lazy(arrays if where is None else {**arrays, "where": where}, arguments["out"])
     shape: Shape = arrays["x"].shape
     options["axis"] = axis = moving_layout(shape, options["axis"]).axis
     if where is not None:
         arrays["where"] = as_broadcast("where", arrays["where"], arrays["x"])
+    parameters = {name: arrays.pop(name) for name in spec.parameters if name in arrays}
     for name, array in arrays.items():
         check_shape(name, array.shape, shape, "the shape of x")
     if 0 in shape:  # Dask changes no chunks of an array without elements
         zeros = library_of(arrays["x"]).zeros
         arrays = {n: zeros(shape, dtype=a.dtype, chunks=shape) for n, a in arrays.items()}
     empty = {name: np.empty((0,) * len(shape), array.dtype) for name, array in arrays.items()}
-    results = function(**empty, **options)
+    ones = {name: np.ones((1,) * len(shape), array.dtype) for name, array in parameters.items()}
+    results = function(**empty, **ones, **options)
     several = isinstance(results, tuple)
     dtypes = tuple(result.dtype for result in (results if several else (results,)))
-    return _Given(arrays, axis, options, type(results) if several else None, dtypes)
+    for name, array in parameters.items():
+        check_broadcasts(name, array.shape, shape)
+        wide = array.astype(np.float64) if learned else array  # so is what a block adds to a sum
+        arrays[name] = wide[(None,) * (len(shape) - array.ndim)]
+    return _Given(arrays, axis, options, type(results) if several else None, dtypes, shapes)
 
 
 def _at_least(lengths: Sequence[int], least: int) -> tuple[int, ...]:
@@ -256,7 +276,17 @@ def _of_block(*blocks: Any, call: _Call) -> Any:
 
 
 def _called(*arrays: Any, call: _Call) -> Any:
-    return call.function(**dict(zip(call.names, arrays, strict=True)), **call.options)
+    results = call.function(**dict(zip(call.names, arrays, strict=True)), **call.options)
+    if isinstance(results, tuple):  # the gradient of a number has no axes
+        return tuple(each.reshape(each.shape or (1,) * arrays[0].ndim) for each in results)
+    return results
+
+
+def _total(objects: Any, member: int, chunks: Chunks, shape: Shape, dtype: Any) -> Any:
+    """Return the gradient of a parameter of a shape from those of blocks."""
+    before = len(chunks) - len(shape)
+    summed = [axis for axis, length in enumerate((1,) * before + shape) if length == 1]
+    return rounded(block_sum(objects, member, chunks, summed), dtype)[(0,) * before]
 
 
 def _step(*blocks: Any, call: _Call, step: Callable[..., Any], initial: int) -> tuple[Any, Any]:

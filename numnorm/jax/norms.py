@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 import re
 from collections.abc import Callable, Iterator
 from inspect import Parameter
@@ -150,8 +151,17 @@ def _by_python(
         statistic_shape = layout.statistic_shape
     arrays = {"x": x}
     for name, value in parameters.items():
-        if value is not None:
-            arrays[name] = as_float_array(name, value)
+        if value is None:
+            continue
+        if spec.broadcasts(name) and isinstance(value, numbers.Real):
+            options = {**options, name: value}  # with all its digits
+            continue
+        arrays[name] = as_float_array(name, value)
+        if spec.parameters[name] == "elements":
+            check_broadcasts(name, arrays[name].shape, x.shape)
+        elif spec.parameters[name] == "number":
+            check_shape(name, arrays[name].shape, (), "a number")
+        else:
             check_shape(name, arrays[name].shape, layout.parameter_shape, layout.parameter_meaning)
     for name in ("where", "weights"):
         if name in counting:

@@ -9,6 +9,7 @@ from numnorm.norms import (
     instance,
     layer,
     moving,
+    pcen,
     rms,
     standard,
     weight,
@@ -27,6 +28,7 @@ SPECS: tuple[NormSpec, ...] = (
     moving.SPEC,
     exponential.SPEC,
     emsc.SPEC,
+    pcen.SPEC,
 )
 
 BY_NAME = {spec.name: spec for spec in SPECS}

@@ -26,8 +26,14 @@ decay
     Along `axis`, each step with all steps before it. `NormSpec.step` takes chunks in order.
 """
 
-Along = Literal["normalized", "others", "channels"]
-"""The axes of a parameter: those of `axis`, all but those, or those of the channels."""
+Along = Literal["normalized", "others", "channels", "elements", "number"]
+"""The axes of a parameter: those of `axis`, all but those, or those of the channels.
+
+elements
+    A number, or an array that broadcasts against x.
+number
+    A number, or an array of one number.
+"""
 
 COUNTING = ("where", "weights", "nan_policy", "fill", "labels", "statistics")
 """The keywords that say which elements count in which statistics, and how much."""
@@ -151,6 +157,10 @@ class NormSpec(NamedTuple):
         positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         own = inspect.signature(self.function).parameters
         return tuple(name for name in positional[2:] if name not in own)
+
+    def broadcasts(self, name: str) -> bool:
+        """Return whether a parameter is a number, or broadcasts against x as `where` does."""
+        return self.parameters.get(name) in ("elements", "number")
 
     def is_backward(self, function: Callable[..., Any]) -> bool:
         """Return whether a function is the backward pass."""
