@@ -25,7 +25,7 @@ from numnorm.jax.passes import Pass, normalized_by_python
 from numnorm.jax.rows import RowNorm, normalize
 from numnorm.jax.targets import varying_like
 from numnorm.layouts import RowLayout
-from numnorm.norms.spec import COUNTING, RUNNING_OPTIONS, NormSpec, RowCall
+from numnorm.norms.spec import RUNNING_OPTIONS, NormSpec, RowCall, taken_counting
 from numnorm.norms.weighted import check_broadcasts
 
 _NO_FACTORS = 0.0, 0.0, 0.0
@@ -91,9 +91,7 @@ def _parameters(spec: NormSpec) -> Iterator[Parameter]:
 def _norm(spec: NormSpec, arguments: dict[str, Any]) -> Any:
     x = as_float_array("x", arguments.pop("x"))
     parameters = {name: arguments.pop(name) for name in (*spec.parameters, *spec.constants)}
-    counting = {name: arguments.pop(name) for name in COUNTING if name in arguments}
-    defaults = {"nan_policy": "propagate"}
-    counting = {n: v for n, v in counting.items() if v is not defaults.get(n)}
+    counting = taken_counting(arguments)
     if spec.norm is None or counting:
         return _by_python(spec, x, parameters, arguments, counting)
     assert spec.row_call is not None

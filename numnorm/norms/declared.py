@@ -31,6 +31,7 @@ SPECS: tuple[NormSpec, ...] = (
 
 BY_NAME = {spec.name: spec for spec in SPECS}
 
+# Without steps: none of them takes lazy arrays.
 BY_FUNCTION = {
     function: spec for spec in SPECS for function in (spec.function, spec.forward, spec.backward)
 }

@@ -138,7 +138,7 @@ def moving_norm(
     center: bool = False,
     min_window: Integer = 1,
     subtract_mean: bool = True,
-    scale: bool = True,
+    with_std: bool = True,
     eps: Number = 0.0,
     where: Any = None,
     nan_policy: NanPolicy = "propagate",

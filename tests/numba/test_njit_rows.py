@@ -199,9 +199,9 @@ TYPING_ERRORS = {
     "instance_norm(x, running_mean=x[0])": "running_mean must be None in compiled code",
     "instance_norm(x, training=False)": "training must be the literal True in compiled code",
     "ada_norm(x, eps_in='mean')": "eps_in must be the literal 'variance' or 'std', got 'mean'",
-    "weight_norm(x, 1.0)": "g must be an array with 1 axis, the axes of v that are not normalized, "
+    "weight_norm(x, 1.0)": "g must be an array with 1 axis, the axes of x that are not normalized, "
     "got one with 0 axes",
-    "weight_norm(x, x)": "g must be an array with 1 axis, the axes of v that are not normalized, "
+    "weight_norm(x, x)": "g must be an array with 1 axis, the axes of x that are not normalized, "
     "got one with 2 axes",
     "layer_norm_backward(x, x, None, x[0])": "mean must be an array",
 }

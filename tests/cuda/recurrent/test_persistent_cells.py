@@ -207,7 +207,7 @@ def test_constant_products_and_cells_without_epsilon(small, taken):
 
 def plan(batch, width, limits, element=FLOAT32, kind=LSTM):
     whole = width % element.vector == 0
-    return forward_plan(batch, width, kind.gates, element, limits, whole=whole)
+    return forward_plan(batch, width, len(kind.gates), element, limits, whole=whole)
 
 
 @pytest.mark.parametrize(
@@ -243,13 +243,13 @@ def test_what_does_not_fit():
     ],
 )  # fmt: skip
 def test_plans_of_the_way_back(kind, batch, width, groups):
-    found = backward_plan(batch, width, kind.gates, FLOAT32, H200)
+    found = backward_plan(batch, width, len(kind.gates), FLOAT32, H200)
     if groups is None:  # 4096 gradients of each of 16 rows, or 3072, are more than shared memory
         assert found is None
     else:
         assert found.slices * found.shape.units >= width and found.groups == groups
         assert found.memory <= H200.shared_of_block
-        assert found.shape.whole == (kind.gates * width % 4 == 0)
+        assert found.shape.whole == (len(kind.gates) * width % 4 == 0)
 
 
 def test_a_plan_knows_no_more_blocks_than_run_at_the_same_time():

@@ -6,10 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.contract.norms import Norm
-from numnorm.norms.layer import DETACHABLE, DETACHED
-from numnorm.norms.spec import NormSpec
-from numnorm.numba.arguments import (
+from numnorm._numba.arguments import (
     check_flag,
     check_integer,
     check_number,
@@ -18,13 +15,16 @@ from numnorm.numba.arguments import (
     choice_of,
     inverse,
 )
-from numnorm.numba.arrays import array_kind, empty, packed, types, viewed
-from numnorm.numba.backward import make_backward
-from numnorm.numba.forward import make_forward
-from numnorm.numba.helpers import helper
-from numnorm.numba.layouts import Rows, make_groups, make_rows, make_vectors
-from numnorm.numba.outputs import fill, results_of
-from numnorm.numba.signatures import compiled_call
+from numnorm._numba.arrays import array_kind, empty, packed, types, viewed
+from numnorm._numba.backward import make_backward
+from numnorm._numba.forward import make_forward
+from numnorm._numba.helpers import helper
+from numnorm._numba.layouts import Rows, make_groups, make_rows, make_vectors
+from numnorm._numba.outputs import fill, results_of
+from numnorm._numba.signatures import compiled_call
+from numnorm.backends.contract.norms import Norm
+from numnorm.norms.layer import DETACHABLE, DETACHED
+from numnorm.norms.spec import NormSpec
 
 Function = Callable[..., Any]
 Kinds = dict[str, Any]
@@ -39,24 +39,18 @@ def make(spec: NormSpec, function: Function, kinds: Kinds) -> Function:
         return name if name in kinds else default
 
     _check_options(kinds)
-    passed = [
-        text(gain),
-        text(bias),
-        spec.axis,
-        text("groups"),
-        text("eps", "0"),
-        text("ddof", "0"),
-    ]
+    weights = [text(gain), text(bias)]
+    options = [spec.axis, text("groups"), text("eps", "0"), text("ddof", "0")]
     parameters = kinds.get(gain), kinds.get(bias)
     if spec.is_backward(function):
         run = _make_gradients(spec, norm, kinds, parameters)
-        passed = ["dy", "x", text("mean"), spec.saved[-1], *passed, text("detach_factor", "True")]
+        arrays = ["dy", "x", text("mean"), spec.saved[-1], *weights]
+        options.append(text("detach_factor", "True"))
     else:
         run = _make_normalized(spec, norm, kinds, parameters, save=function is spec.forward)
-        passed = ["x", *passed]
-    results = results_of(function)
-    call = f"_results(_run({', '.join(passed)}, out))"
-    return compiled_call(function, call, _run=run, _results=results)
+        arrays = ["x", *weights]
+    call = f"_results(_run({', '.join([*arrays, *options])}, out))"
+    return compiled_call(function, call, _run=run, _results=results_of(function))
 
 
 def _check_options(kinds: Kinds) -> None:

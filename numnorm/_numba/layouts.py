@@ -11,10 +11,10 @@ import numpy as np
 from numba.core import errors
 from numba.cpython.unsafe.tuple import tuple_setitem
 
+from numnorm._numba.arguments import is_none, literal_of, real_of, wrong
+from numnorm._numba.arrays import make_order, make_shapes, product, types
+from numnorm._numba.helpers import helper
 from numnorm.layouts import normalized_axes
-from numnorm.numba.arguments import is_none, literal_of, real_of, wrong
-from numnorm.numba.arrays import make_order, make_shapes, product, types
-from numnorm.numba.helpers import helper
 
 
 class Rows(NamedTuple):

@@ -2,12 +2,12 @@
 
 from numnorm.norms.declared import SPECS
 
-# ``numnorm.numba.moments.batch_moments`` compiles calls of ``numnorm.batch_moments``.
+# ``numnorm._numba.moments.batch_moments`` compiles calls of ``numnorm.batch_moments``.
 HOMES: dict[str, str] = {
     "batch_moments": "moments",
     **{f"rnn.{name}_cell": "cells" for name in ("lstm", "gru", "rnn")},
 }
-# ``numnorm.numba.norms.make`` compiles the functions of all norms.
+# ``numnorm._numba.norms.make`` compiles the functions of all norms.
 NORMS = {
     function.__name__: (spec, function)
     for spec in SPECS

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numnorm._dask.blocks import Chunks, block_sum, each_block, each_object, rounded, take
+from numnorm._dask.parameters import Parameter, along, as_divided, with_axes
+from numnorm._dask.row_axes import Axes, Rows
 from numnorm.arguments import Shape
-from numnorm.dask.blocks import Chunks, block_sum, each_block, each_object, rounded, take
-from numnorm.dask.parameters import Parameter, along, as_divided, with_axes
-from numnorm.dask.row_axes import Axes, Rows
 
 
 class Call(NamedTuple):

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numnorm._dask.blocks import Chunks
 from numnorm.arguments import Shape, broadcasts, check_parameter_shape
 from numnorm.array_likes import as_plain_array, is_on_device, library_of
-from numnorm.dask.blocks import Chunks
 
 
 class Parameter(NamedTuple):

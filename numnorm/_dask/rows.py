@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from numnorm._dask import split_rows, whole_rows
+from numnorm._dask.moments import channels_of
+from numnorm._dask.parameters import Parameter, aligned_parameter, along, as_broadcast, made_lazy
+from numnorm._dask.row_axes import Rows
+from numnorm._dask.split_rows import RowNorm
 from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import Norm
-from numnorm.dask import split_rows, whole_rows
-from numnorm.dask.moments import channels_of
-from numnorm.dask.parameters import Parameter, aligned_parameter, along, as_broadcast, made_lazy
-from numnorm.dask.row_axes import Rows
-from numnorm.dask.split_rows import RowNorm
 from numnorm.layouts import RowLayout, normalized_axes
 from numnorm.norms.spec import COUNTING, RUNNING_OPTIONS, NormSpec, RowCall
 
-# Only divided rows need to know what the norm does.
+# In the place of a `RowNorm`: only divided rows need to know what the norm does.
 _WHOLE: Any = None
 
 
@@ -49,11 +49,11 @@ def call(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, Any]
         options["axis"] = axes
     x = arrays["x"]
     norm = _WHOLE if spec.norm is None else _row_norm(spec.norm, row_call)
-    if norm is None:
+    if norm is _WHOLE:
         arrays["x"] = x.rechunk(dict.fromkeys(rows.axes, -1))
     taken = function, arrays, row_call.layout, rows, options, norm
     results = backward(*taken, spec.saved) if spec.is_backward(function) else forward(*taken)
-    return _in_chunks(results, x.chunks) if norm is None else results
+    return _in_chunks(results, x.chunks) if norm is _WHOLE else results
 
 
 def with_weights(

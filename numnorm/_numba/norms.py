@@ -3,31 +3,25 @@
 from collections.abc import Callable
 from typing import Any
 
+from numnorm._numba import columns, interpreter, rows
+from numnorm._numba.arguments import is_default, is_none, value_of
 from numnorm.norms import batch
 from numnorm.norms.spec import COUNTING, RUNNING_OPTIONS, NormSpec
-from numnorm.numba import columns, interpreter, rows
-from numnorm.numba.arguments import is_none, value_of
 
-# With what `rows` understands a norm of rows or groups needs nothing of its own.
+# The options that `rows` understands.
 _OPTIONS = {"axis", "channel_axis", "groups", "eps", "eps_in", "ddof", "scale", "k"}
 _OPTIONS |= {"detach", "detach_factor", "out", *RUNNING_OPTIONS, *COUNTING}
 
 
 def make(spec: NormSpec, function: Callable[..., Any], kinds: dict[str, Any]) -> Callable[..., Any]:
     """Return what compiles a call of a function of a norm with arguments of these types."""
-    filtered = not all(_is_default(name, kinds.get(name)) for name in COUNTING)
-    if filtered or function is spec.step:
-        return interpreter.make(spec, function, kinds, filtered=filtered)
-    if spec is batch.SPEC:
-        return columns.make(spec, function, kinds)
-    if _has_kernels(spec, kinds):
-        return rows.make(spec, function, kinds)
-    return interpreter.make(spec, function, kinds, filtered=False)
-
-
-def _is_default(name: str, kind: Any) -> bool:
-    """Return whether a keyword for missing values and weights leaves all elements as they are."""
-    return is_none(kind) or (name == "nan_policy" and value_of(kind) == "propagate")
+    takes_all = all(is_default(name, kinds.get(name)) for name in COUNTING)
+    if takes_all and function is not spec.step:
+        if spec is batch.SPEC:
+            return columns.make(spec, function, kinds)
+        if _has_kernels(spec, kinds):
+            return rows.make(spec, function, kinds)
+    return interpreter.make(spec, function, kinds)
 
 
 def _has_kernels(spec: NormSpec, kinds: dict[str, Any]) -> bool:

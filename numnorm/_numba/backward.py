@@ -4,14 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.contract.norms import Norm
-from numnorm.backends.cpu.compiler.jit import Kernel
-from numnorm.backends.cpu.compiler.parallel import summed_parts
-from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
-from numnorm.backends.cpu.rows.rows import _backward_kernel
-from numnorm.backends.cpu.simd.element_type import element_type_of
-from numnorm.numba.arguments import check_array, check_out, is_none, real_of
-from numnorm.numba.arrays import (
+from numnorm._numba.arguments import check_array, check_out, is_none, real_of
+from numnorm._numba.arrays import (
     array_kind,
     empty,
     has_shape,
@@ -22,10 +16,16 @@ from numnorm.numba.arrays import (
     types,
     viewed,
 )
-from numnorm.numba.forward import FORMULAS, make_by_variant, parameter_kinds
-from numnorm.numba.helpers import helper
-from numnorm.numba.layouts import Rows
-from numnorm.numba.outputs import add_parts, fill, new_target, result
+from numnorm._numba.forward import FORMULAS, make_by_variant, parameter_kinds
+from numnorm._numba.helpers import helper
+from numnorm._numba.layouts import Rows
+from numnorm._numba.outputs import add_parts, fill, new_target, result
+from numnorm.backends.contract.norms import Norm
+from numnorm.backends.cpu.compiler.jit import Kernel
+from numnorm.backends.cpu.compiler.parallel import summed_parts
+from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
+from numnorm.backends.cpu.rows.rows import _backward_kernel
+from numnorm.backends.cpu.simd.element_type import element_type_of
 
 _summed_parts = helper(summed_parts)
 

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 import numnorm
-from numnorm.arguments import check_flag, check_float, check_shape
-from numnorm.backends.formulas.norms import moved
-from numnorm.dask import rows
-from numnorm.dask.blocks import each_block, each_object, in_order
-from numnorm.dask.parameters import (
+from numnorm._dask import rows
+from numnorm._dask.blocks import each_block, each_object, in_order
+from numnorm._dask.parameters import (
     along,
     as_divided,
     check_assignable,
@@ -20,8 +18,10 @@ from numnorm.dask.parameters import (
     made_lazy,
     with_axes,
 )
-from numnorm.dask.row_axes import Rows
-from numnorm.dask.split_rows import merged_moments
+from numnorm._dask.row_axes import Rows
+from numnorm._dask.split_rows import merged_moments
+from numnorm.arguments import check_flag, check_float, check_shape
+from numnorm.backends.formulas.norms import moved
 from numnorm.layouts import RowLayout, instance_layout
 from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.spec import NormSpec

@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 
 import numnorm
-from numnorm.arguments import check_flag, check_shape, result_dtype
-from numnorm.array_likes import is_on_device
-from numnorm.backends.contract.norms import ChannelSums
-from numnorm.dask.blocks import block_sum, each_block, each_object, read_again, rounded, take
-from numnorm.dask.moments import (
+from numnorm._dask.blocks import block_sum, each_block, each_object, read_again, rounded, take
+from numnorm._dask.moments import (
     Channels,
     aligned,
     channels_of,
@@ -20,7 +17,7 @@ from numnorm.dask.moments import (
     of_channels,
     total_moments,
 )
-from numnorm.dask.parameters import (
+from numnorm._dask.parameters import (
     Parameter,
     aligned_parameter,
     as_divided,
@@ -28,6 +25,9 @@ from numnorm.dask.parameters import (
     lost_of,
     made_lazy,
 )
+from numnorm.arguments import check_flag, check_shape, result_dtype
+from numnorm.array_likes import is_on_device
+from numnorm.backends.contract.norms import ChannelSums
 from numnorm.norms.batch import (
     bessel_correction,
     given_statistics,

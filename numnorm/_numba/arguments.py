@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numba.core import errors
 
-from numnorm.numba.arrays import types
-from numnorm.numba.helpers import helper
+from numnorm._numba.arrays import types
+from numnorm._numba.helpers import helper
 
 _REALS = {types.float32: np.float32, types.float64: np.float64}
 
@@ -86,6 +86,11 @@ def choice_of(name: str, kind: Any, choices: tuple[Any, ...]) -> Any:
         got = "a value known only at run time" if isinstance(value, types.Type) else repr(value)
         raise wrong(name, f"the literal {listed}", got)
     return value
+
+
+def is_default(name: str, kind: Any) -> bool:
+    """Return whether a keyword for missing values and weights leaves all elements as they are."""
+    return is_none(kind) or (name == "nan_policy" and value_of(kind) == "propagate")
 
 
 def literal_of(kind: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from numba.core import errors, ir
 from numba.core.rewrites import Rewrite, register_rewrite
 
-from numnorm.numba.homes import HOMES, NORMS
+from numnorm._numba.homes import HOMES, NORMS
 
 _DROPS_KEYWORDS = sys.version_info < (3, 13)
 
@@ -72,7 +72,7 @@ def _check_is_compiled(function: Any, call: Any) -> None:
     """Raise for a public function that compiled code cannot call."""
     if not inspect.isfunction(function):
         return
-    for module, prefix in (("numnorm.public", ""), ("numnorm.rnn", "rnn.")):
+    for module, prefix in (("numnorm._public", ""), ("numnorm.rnn", "rnn.")):
         name = prefix + function.__name__
         is_public = getattr(sys.modules.get(module), function.__name__, None) is function
         if is_public and name not in HOMES and name not in NORMS:

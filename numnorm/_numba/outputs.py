@@ -6,7 +6,7 @@ from typing import Any
 
 from numba.extending import overload
 
-from numnorm.numba.arrays import (
+from numnorm._numba.arrays import (
     address,
     assign,
     clashes,
@@ -16,7 +16,7 @@ from numnorm.numba.arrays import (
     types,
     viewed,
 )
-from numnorm.numba.helpers import OPTIONS, helper
+from numnorm._numba.helpers import OPTIONS, helper
 
 
 def new_target(out, order, size, real, inputs):
@@ -97,7 +97,8 @@ def results_of(function: Callable[..., Any]) -> Callable[..., Any]:
     group = typing.get_origin(typing.get_type_hints(function)["return"])
     if group is None:
         return helper(lambda results: results[0])
-    named, (_, second, *others) = make_named(group), [_PLACES[field] for field in group._fields]
+    named: Callable[..., Any] = make_named(group)
+    _, second, *others = (_PLACES[field] for field in group._fields)
     if others:
         return named
     return helper(lambda results: named((results[0], results[second])))

@@ -21,9 +21,9 @@ from numba.extending import (
     unbox,
 )
 
+from numnorm._numba.arrays import types
 from numnorm.backends.cpu.memory.grouped_kernel import flattened
 from numnorm.backends.cpu.memory.kernel_arrays import contiguous
-from numnorm.numba.arrays import types
 from numnorm.rnn.parameters import Kind
 from numnorm.rnn.specs import Spec
 

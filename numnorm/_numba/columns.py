@@ -5,11 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.cpu.columns import serial
-from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
-from numnorm.norms.batch import new_batch_weight
-from numnorm.norms.spec import NormSpec
-from numnorm.numba.arguments import (
+from numnorm._numba.arguments import (
     check_array,
     check_flag,
     check_integer,
@@ -22,7 +18,7 @@ from numnorm.numba.arguments import (
     real_of,
     wrong,
 )
-from numnorm.numba.arrays import (
+from numnorm._numba.arrays import (
     address,
     array_kind,
     assign,
@@ -32,9 +28,13 @@ from numnorm.numba.arrays import (
     types,
     viewed,
 )
-from numnorm.numba.helpers import helper
-from numnorm.numba.outputs import new_target, result, results_of
-from numnorm.numba.signatures import compiled_call
+from numnorm._numba.helpers import helper
+from numnorm._numba.outputs import new_target, result, results_of
+from numnorm._numba.signatures import compiled_call
+from numnorm.backends.cpu.columns import serial
+from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
+from numnorm.norms.batch import new_batch_weight
+from numnorm.norms.spec import NormSpec
 
 Function = Callable[..., Any]
 Kinds = dict[str, Any]

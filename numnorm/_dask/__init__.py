@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from numnorm.dask import batch, instance, moments, moving, rows
-from numnorm.dask.moments import merge, of_divisor
+from numnorm._dask import batch, instance, moments, moving, rows
+from numnorm._dask.moments import merge, of_divisor
 from numnorm.norms.batch import batch_moments
 from numnorm.norms.declared import BY_FUNCTION
-from numnorm.norms.spec import COUNTING, NormSpec
+from numnorm.norms.spec import NormSpec, taken_counting
 
 __all__ = ["call", "merge", "of_divisor"]
 
@@ -28,9 +28,7 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     NotImplementedError
         If the function does not take one of the keywords for missing values for lazy arrays.
     """
-    counting = {name: arguments.pop(name) for name in COUNTING if name in arguments}
-    defaults = {"nan_policy": "propagate"}
-    counting = {n: v for n, v in counting.items() if v is not defaults.get(n)}
+    counting = taken_counting(arguments)
     spec = BY_FUNCTION.get(function)
     if counting and not _takes(spec, function, counting):
         keyword = next(iter(counting))

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from numnorm._numba.packed import weights_of
 from numnorm.backends.contract.recurrent import CellSpec
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_function, overloaded
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
@@ -20,7 +21,6 @@ from numnorm.backends.cpu.recurrent.cells import KINDS
 from numnorm.backends.cpu.recurrent.kernels import make_forward
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.simd.optional import present
-from numnorm.numba.packed import weights_of
 from numnorm.rnn.cells import CELLS
 from numnorm.rnn.specs import projected
 

@@ -5,16 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.contract.norms import Norm
-from numnorm.backends.cpu.compiler.jit import Kernel
-from numnorm.backends.cpu.compiler.parallel import row_parts
-from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
-from numnorm.backends.cpu.rows.rows import _forward_kernel
-from numnorm.backends.cpu.rows.tiles import widest
-from numnorm.backends.cpu.simd.element_type import element_type_of
-from numnorm.norms.declared import SPECS
-from numnorm.numba.arguments import check_array, check_out, is_none, real_of
-from numnorm.numba.arrays import (
+from numnorm._numba.arguments import check_array, check_out, is_none, real_of
+from numnorm._numba.arrays import (
     array_kind,
     empty,
     has_shape,
@@ -25,9 +17,17 @@ from numnorm.numba.arrays import (
     types,
     viewed,
 )
-from numnorm.numba.helpers import helper
-from numnorm.numba.layouts import Rows
-from numnorm.numba.outputs import fill, new_target, result
+from numnorm._numba.helpers import helper
+from numnorm._numba.layouts import Rows
+from numnorm._numba.outputs import fill, new_target, result
+from numnorm.backends.contract.norms import Norm
+from numnorm.backends.cpu.compiler.jit import Kernel
+from numnorm.backends.cpu.compiler.parallel import row_parts
+from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
+from numnorm.backends.cpu.rows.rows import _forward_kernel
+from numnorm.backends.cpu.rows.tiles import widest
+from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.norms.declared import SPECS
 
 FORMULAS = {spec.norm.formula.name: spec.norm.formula for spec in SPECS if spec.norm}
 _row_parts = helper(row_parts)

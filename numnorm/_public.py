@@ -9,7 +9,7 @@ from numnorm.norms.batch import (
     batch_norm,
     batch_norm_backward,
     batch_norm_forward,
-    stream_step,
+    chunk_multiple,
 )
 from numnorm.norms.emsc import EMSCNormalized, emsc, emsc_backward, emsc_forward
 from numnorm.norms.exponential import (
@@ -31,8 +31,8 @@ from numnorm.norms.moving import (
 from numnorm.norms.results import (
     Gradients,
     Normalized,
-    RmsGradients,
-    RmsNormalized,
+    RMSGradients,
+    RMSNormalized,
     WeightGradients,
     WeightNormalized,
 )
@@ -54,8 +54,8 @@ __all__ = [
     "Moments",
     "MovingState",
     "Normalized",
-    "RmsGradients",
-    "RmsNormalized",
+    "RMSGradients",
+    "RMSNormalized",
     "WeightGradients",
     "WeightNormalized",
     "ada_norm",
@@ -65,6 +65,7 @@ __all__ = [
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_forward",
+    "chunk_multiple",
     "emsc",
     "emsc_backward",
     "emsc_forward",
@@ -94,7 +95,6 @@ __all__ = [
     "standard_normal_variate",
     "standard_normal_variate_backward",
     "standard_normal_variate_forward",
-    "stream_step",
     "weight_norm",
     "weight_norm_backward",
     "weight_norm_forward",

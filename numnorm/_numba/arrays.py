@@ -15,7 +15,7 @@ from numba.core.imputils import impl_ret_borrowed, impl_ret_new_ref
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from numnorm.numba.allocate import new_array
+from numnorm._numba.allocate import new_array
 
 types: Any = core.types
 _SIZE = types.intp

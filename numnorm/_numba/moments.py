@@ -5,12 +5,15 @@ from typing import Any
 import numpy as np
 from numba.extending import overload
 
-from numnorm.backends.cpu.columns import serial
-from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
-from numnorm.backends.formulas.norms import merge_moments
-from numnorm.norms.moments import Moments
-from numnorm.numba.arguments import check_array, check_integer, is_none, real_of, wrong
-from numnorm.numba.arrays import (
+from numnorm._numba.arguments import (
+    check_array,
+    check_integer,
+    is_default,
+    is_none,
+    real_of,
+    wrong,
+)
+from numnorm._numba.arrays import (
     array_kind,
     assign,
     empty,
@@ -20,8 +23,14 @@ from numnorm.numba.arrays import (
     types,
     viewed,
 )
-from numnorm.numba.columns import channel_shape, is_across
-from numnorm.numba.helpers import helper
+from numnorm._numba.columns import channel_shape, is_across
+from numnorm._numba.helpers import helper
+from numnorm._numba.signatures import compiled_call
+from numnorm.backends.cpu.columns import serial
+from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
+from numnorm.backends.formulas.norms import merge_moments
+from numnorm.norms import batch
+from numnorm.norms.moments import Moments
 
 _CHANNELS = array_kind(np.float64, 1)
 _SHAPE = types.UniTuple(types.intp, 3)
@@ -66,22 +75,27 @@ def _copied_array(array, channels):
     return copied
 
 
-def batch_moments(x, channel_axis=1, after=None):
+def batch_moments(x, channel_axis=1, after=None, **filters):
     """Return what compiles a call for arguments of these types."""
+    for name, kind in filters.items():
+        if not is_default(name, kind):
+            raise wrong(name, "left out of batch_moments in compiled code", kind)
     real, across = real_of("x", x), is_across(x, channel_axis)
     kinds = array_kind(real, 1), _SHAPE, types.intp, _CHANNELS, _CHANNELS, _CHANNELS
     run = make_call_of(Source(serial.make_moments, (real.__name__, across), kinds))
     if not is_none(after):
         _check_moments("after", after.type if isinstance(after, types.Optional) else after)
 
-    def call(x, channel_axis=1, after=None):
+    @helper
+    def moments(x, channel_axis, after):
         shape, source = channel_shape(x, channel_axis), packed(x, None, real)
         count, mean, m2, mean_lo = _fields(after, shape[1])
         flat = viewed(source, (source.size,))
         count = run((flat, shape, count, mean, m2, mean_lo))
         return _moments((count, mean, m2, mean_lo))
 
-    return call
+    call = "_run(x, channel_axis, after)"
+    return compiled_call(batch.batch_moments, call, _run=moments)
 
 
 def _fields(moments, channels):
@@ -115,7 +129,7 @@ def _fields_of(moments, channels):
     return either
 
 
-def variance(self, ddof=0):
+def var(self, ddof=0):
     """Return what compiles a call for arguments of these types."""
     if not _is_moments(self):
         return None

@@ -14,13 +14,13 @@ def init() -> None:
     Otherwise `numnorm` calls this once they are. A process that does not use numnorm thus pays
     next to nothing.
     """
-    for module in ("numnorm.public", "numnorm.rnn"):
+    for module in ("numnorm._public", "numnorm.rnn"):
         if module in sys.modules:
             _register(module)
 
 
 @functools.cache
 def _register(module: str) -> None:
-    from numnorm.numba import registration
+    from numnorm._numba import registration
 
     registration.register(module)

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import numnorm
+from numnorm._dask.blocks import Chunks, each_block, each_object, in_order, take
+from numnorm._dask.parameters import along, as_divided, made_lazy, with_axes
 from numnorm.arguments import Shape
 from numnorm.array_likes import is_on_device
 from numnorm.backends.contract.backend import BlockMoments
-from numnorm.dask.blocks import Chunks, each_block, each_object, in_order, take
-from numnorm.dask.parameters import along, as_divided, made_lazy, with_axes
 from numnorm.layouts import column_layout, normalized_axes
 from numnorm.norms.batch import block_moments, folded_moments
 from numnorm.norms.moments import Moments, check_moments

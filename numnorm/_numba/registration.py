@@ -15,21 +15,21 @@ from numba.core.typing.templates import infer_getattr, make_overload_method_temp
 from numba.extending import overload
 
 import numnorm
-import numnorm.numba.calls  # Numba asks it which calls to refuse
+import numnorm._numba.calls  # Numba asks it which calls to refuse
+from numnorm._numba.helpers import OPTIONS
+from numnorm._numba.homes import HOMES, NORMS
+from numnorm._numba.signatures import signature_of
 from numnorm.norms.spec import NormSpec
-from numnorm.numba.helpers import OPTIONS
-from numnorm.numba.homes import HOMES, NORMS
-from numnorm.numba.signatures import signature_of
 
 types: Any = core.types
 
 
 def register(module: str) -> None:
-    """Register the functions of ``numnorm.public`` or of ``numnorm.rnn`` with Numba."""
-    if module == "numnorm.public":
+    """Register the functions of ``numnorm._public`` or of ``numnorm.rnn`` with Numba."""
+    if module == "numnorm._public":
         for spec, function in NORMS.values():
             _register(function, _maker_of_norm(spec, function))
-        for name in ("merge", "std", "variance"):
+        for name in ("merge", "std", "var"):
             _register_method(name, _maker(getattr(numnorm.Moments, name), "moments"))
     for name, home in HOMES.items():
         if name.startswith("rnn.") is (module == "numnorm.rnn"):

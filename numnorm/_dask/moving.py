@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numnorm._dask.blocks import Chunks, each_block, each_object, take
+from numnorm._dask.parameters import as_broadcast, made_lazy
 from numnorm.arguments import Shape, check_shape
 from numnorm.array_likes import library_of
-from numnorm.dask.blocks import Chunks, each_block, each_object, take
-from numnorm.dask.parameters import as_broadcast, made_lazy
 from numnorm.layouts import moving_layout
 from numnorm.norms.moving import steps_around
 from numnorm.norms.spec import NormSpec

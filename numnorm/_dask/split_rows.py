@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import numnorm
+from numnorm._dask.blocks import each_block, each_object, in_order, take
+from numnorm._dask.parameters import Parameter, as_divided, lost_of, with_axes
+from numnorm._dask.row_axes import Rows
+from numnorm._dask.whole_rows import aligned_statistic, parameter_gradient
 from numnorm.arguments import result_dtype
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.formulas.norms import input_gradient
-from numnorm.dask.blocks import each_block, each_object, in_order, take
-from numnorm.dask.parameters import Parameter, as_divided, lost_of, with_axes
-from numnorm.dask.row_axes import Rows
-from numnorm.dask.whole_rows import aligned_statistic, parameter_gradient
 from numnorm.norms.ada import adaptive, adaptive_gradient
 
 # float32 takes no larger factor.

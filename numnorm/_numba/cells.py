@@ -8,9 +8,7 @@ import numpy as np
 from numba.core.errors import TypingError
 from numba.typed.typedobjectutils import _nonoptional
 
-from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
-from numnorm.derived import derived
-from numnorm.numba.arguments import (
+from numnorm._numba.arguments import (
     check_array,
     check_number,
     checked_eps,
@@ -18,13 +16,15 @@ from numnorm.numba.arguments import (
     is_none,
     wrong,
 )
-from numnorm.numba.arrays import assign, empty, has_shape, make_named, types, viewed
-from numnorm.numba.arrays import packed as contiguous
-from numnorm.numba.cell_step import step_function
-from numnorm.numba.helpers import helper
-from numnorm.numba.outputs import fill
-from numnorm.numba.packed import PackedType
-from numnorm.numba.signatures import as_compiled
+from numnorm._numba.arrays import assign, empty, has_shape, make_named, types, viewed
+from numnorm._numba.arrays import packed as contiguous
+from numnorm._numba.cell_step import step_function
+from numnorm._numba.helpers import helper
+from numnorm._numba.outputs import fill
+from numnorm._numba.packed import PackedType
+from numnorm._numba.signatures import as_compiled
+from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
+from numnorm.derived import derived
 from numnorm.rnn.cells import CELLS, Cell
 from numnorm.rnn.parameters import PROJECTED_LSTM, Kind
 from numnorm.rnn.results import LSTMState

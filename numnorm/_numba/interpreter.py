@@ -11,14 +11,14 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core import cgutils
+from numba.core import cgutils, errors
 from numba.extending import intrinsic
 
+from numnorm._numba.arguments import check_out, is_default, is_none, real_of, value_of, wrong
+from numnorm._numba.arrays import array_kind, types
+from numnorm._numba.signatures import compiled_call
 from numnorm.backends.contract.moving import ExponentialState, MovingState
-from numnorm.norms.spec import NormSpec
-from numnorm.numba.arguments import check_out, is_none, real_of, value_of, wrong
-from numnorm.numba.arrays import array_kind, types
-from numnorm.numba.signatures import compiled_call
+from numnorm.norms.spec import COUNTING, NormSpec
 
 _ENTERED = numba.njit(
     error_model="python", forceinline=True, no_cfunc_wrapper=True, no_cpython_wrapper=True
@@ -26,25 +26,10 @@ _ENTERED = numba.njit(
 _FLOAT64 = np.float64
 
 
-def make(
-    spec: NormSpec, function: Callable[..., Any], kinds: dict[str, Any], *, filtered: bool
-) -> Callable[..., Any]:
-    """Return what compiles a call of a public function that the interpreter executes.
-
-    Parameters
-    ----------
-    spec : NormSpec
-    function : callable
-        One of its public functions.
-    kinds : dict
-        The types of all arguments.
-    filtered : bool
-        Whether some elements may not count.
-    """
-    if function is spec.step:
-        result = _kind_of_step(spec, kinds, filtered=filtered)
-    else:
-        result = _kind_of_results(spec, function, kinds)
+def make(spec: NormSpec, function: Callable[..., Any], kinds: dict[str, Any]) -> Callable[..., Any]:
+    """Return what compiles a call that the interpreter executes, with arguments of these types."""
+    kind_of = _kind_of_step if function is spec.step else _kind_of_results
+    result = kind_of(spec, function, kinds)
     enter = _make_enter(function, tuple(kinds), result)
 
     @_ENTERED
@@ -167,16 +152,29 @@ def _statistic_ndim(spec: NormSpec, kinds: dict[str, Any]) -> int:
     return 2 if training else 1
 
 
-def _kind_of_step(spec: NormSpec, kinds: dict[str, Any], *, filtered: bool) -> Any:
+def _kind_of_step(spec: NormSpec, function: Callable[..., Any], kinds: dict[str, Any]) -> Any:
     """Return the type of the results of a step of a stream: an array and the new state."""
-    if filtered:
-        raise wrong("where and nan_policy", "left out of steps in compiled code", "others")
-    function: Any = spec.step
-    _, state = typing.get_args(typing.get_type_hints(function)["return"])
-    x, ndim = _kind_of_x(kinds), kinds["x"].ndim
+    for name in COUNTING:
+        if not is_default(name, kinds.get(name)):
+            raise wrong(name, "left out of steps in compiled code", kinds[name])
+    _, group = typing.get_args(typing.get_type_hints(function)["return"])
+    ndim = kinds["x"].ndim
     statistic, values = array_kind(_FLOAT64, ndim - 1), array_kind(real_of("x", kinds["x"]), ndim)
     members = {
         MovingState: (types.int64, values, types.none),
         ExponentialState: (types.float64, statistic, statistic, statistic),
-    }[state]
-    return types.Tuple((x, types.BaseTuple.from_types(members, state)))
+    }
+    if group not in members:
+        raise errors.UnsupportedError(f"numnorm.{function.__name__} is not compiled")
+    new = types.BaseTuple.from_types(members[group], group)
+    state = kinds["state"]
+    state = state.type if isinstance(state, types.Optional) else state
+    # After missing values a state has arrays in the place of numbers and of None.
+    if not is_none(state) and _axes_of(state) != _axes_of(new):
+        raise wrong("state", "a state of steps without missing values in compiled code", state)
+    return types.Tuple((_kind_of_x(kinds), new))
+
+
+def _axes_of(state: Any) -> list[int | None]:
+    """Return the number of axes of each member of a named tuple; None for numbers and for None."""
+    return [getattr(member, "ndim", None) for member in state]
