@@ -37,8 +37,8 @@ print(f"{path.stat().st_size / 2**20:.0f} MiB in the file, {BUDGET / 2**20:.0f} 
 # In chunks
 # ---------
 #
-# ``chunk_multiple`` says of which length the chunks should be a multiple, and ``after=`` goes on with
-# the moments of the chunks before.
+# ``chunk_multiple`` says of which length the chunks should be a multiple, and ``after=`` goes on
+# with the moments of the chunks before.
 
 
 def streamed(path):

@@ -23,6 +23,7 @@ import numnorm.autograd
 import numnorm.cuda
 import numnorm.xarray
 from numnorm.commands.compile import calls
+from numnorm.commands.doctor import selftest
 from numnorm.norms.declared import BY_NAME, SPECS
 
 PACKAGE = Path(numnorm.__file__).parent
@@ -232,6 +233,11 @@ def test_every_norm_can_be_compiled_ahead():
     for names in (backward, forward):  # norms may share their kernels
         compiled = {BY_NAME[name].norm for name in names & set(BY_NAME)}
         assert compiled == {spec.norm for spec in SPECS} - {None}
+
+
+def test_doctor_tests_every_norm_with_kernels_of_its_own():
+    compiled = {*calls.PARAMETERS, *calls.MOVING} - set(kernels.COMPILED_AS)
+    assert compiled - {case.name for case in selftest.cases()} == set()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
