@@ -11,7 +11,7 @@ _MODULES = ("autograd", "jax", "rnn", "sklearn", "xarray")
 
 if TYPE_CHECKING:
     from numnorm import rnn as rnn
-    from numnorm.public import *  # noqa: F403
+    from numnorm._public import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> Any:
@@ -23,11 +23,11 @@ else:
         if name in _MODULES:
             return importlib.import_module(f"numnorm.{name}")
         if name == "__all__" or not name.startswith("__"):
-            public = importlib.import_module("numnorm.public")
+            public = importlib.import_module("numnorm._public")
             for own in ("__all__", *public.__all__):
                 globals().setdefault(own, getattr(public, own))
-            if "numnorm.numba" in sys.modules:  # Numba is in use
-                sys.modules["numnorm.numba"].init()
+            if "numnorm._numba" in sys.modules:  # Numba is in use
+                sys.modules["numnorm._numba"].init()
             if name in globals():
                 return globals()[name]
         # With these two, Python suggests names that are alike.

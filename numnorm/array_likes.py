@@ -407,10 +407,10 @@ def any_lazy(*values: Any) -> bool:
 def lazily(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """Return the lazy result of a public function, given all its arguments by name."""
     arguments = {name: value for name, value in arguments.items() if name != "others"}
-    return importlib.import_module("numnorm.dask").call(function, arguments)
+    return importlib.import_module("numnorm._dask").call(function, arguments)
 
 
 def lazy_twin(name: str) -> Callable[..., Any]:
     """Return the function of a name that takes lazy moments."""
-    twin: Callable[..., Any] = getattr(importlib.import_module("numnorm.dask"), name)
+    twin: Callable[..., Any] = getattr(importlib.import_module("numnorm._dask"), name)
     return twin

@@ -2,7 +2,8 @@
 
 A place takes the signature and the docstring of a public function, changes what is its own, and
 gets a plain function: it has a name in its module, so that it pickles, and Python itself checks the
-arguments of a call.
+arguments of a call. Functions of arrays come from `plain_function`, whose `call` gets all arguments
+by name; cells and compiled functions from `derived`, which passes them on as they are.
 """
 
 from __future__ import annotations

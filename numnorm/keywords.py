@@ -26,7 +26,7 @@ _NAMES = {
     ("num_batches_tracked",): ("batches",),
     ("grad_output", "grad", "dz"): ("dy",),
     ("correction", "unbiased"): ("ddof",),
-    ("norm_vars", "with_std"): ("scale",),
+    ("norm_vars",): ("with_std",),
     ("norm_means", "with_mean"): ("subtract_mean",),
     ("cmn_window", "window_size"): ("window",),
     ("min_cmn_window",): ("min_window",),

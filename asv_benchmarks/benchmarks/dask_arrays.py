@@ -56,7 +56,7 @@ class Graph:
 
     def setup(self, norm: str, blocks: int) -> None:
         """Make the array."""
-        step = numnorm.stream_step((1, 8))
+        step = numnorm.chunk_multiple((1, 8))
         self.x = da.zeros((blocks * step, 8), np.float32, chunks=(step, 8))
 
     def time_construction(self, norm: str, _: int) -> None:

@@ -47,8 +47,8 @@ def write_and_kill(client, lazy, path, kill):
 def main(rows=100_000, width=256):
     """Normalize an array in several ways, and return whether each has the bytes of NumPy's."""
     x = np.random.default_rng(0).standard_normal((rows, width), np.float32) * 3 + 100
-    # Chunks of a multiple of `stream_step` samples: batch norm then has NumPy's bytes, too.
-    chunks = (2 * numnorm.stream_step(x.shape), width)
+    # Chunks of a multiple of `chunk_multiple` samples: batch norm then has NumPy's bytes, too.
+    chunks = (2 * numnorm.chunk_multiple(x.shape), width)
     same = {}
     with (
         tempfile.TemporaryDirectory() as folder,

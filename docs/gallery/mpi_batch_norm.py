@@ -58,11 +58,11 @@ def moments_of_all(comm, x):
 def forward(comm, x, gamma, beta, running):
     """Return y, mean and rstd of this rank's samples, and the count of all; update `running`."""
     moments = moments_of_all(comm, x)
-    mean, variance = moments.mean, moments.variance()
+    mean, variance = moments.mean, moments.var()
     normalized = numnorm.batch_norm_forward(
         x, gamma, beta, running_mean=mean, running_var=variance, training=False, eps=EPS
     )
-    for old, new in zip(running, (mean, moments.variance(ddof=1)), strict=True):
+    for old, new in zip(running, (mean, moments.var(ddof=1)), strict=True):
         old += MOMENTUM * (new - old)
     return *normalized, moments.count
 
@@ -88,12 +88,12 @@ def one_process(x, dy, gamma, beta, running):
 
 
 def samples_of(rank, size, rows, channels):
-    """Return the samples of a rank as a slice; its ends are multiples of `stream_step`.
+    """Return the samples of a rank as a slice; its ends are multiples of `chunk_multiple`.
 
     `batch_moments` takes float32 squares in blocks of that length. Ranks with whole blocks differ
     from one process only by the order in which float64 moments are merged.
     """
-    step = numnorm.stream_step((rows, channels))
+    step = numnorm.chunk_multiple((rows, channels))
     blocks = -(-rows // step)
     return slice(*(min(blocks * r // size * step, rows) for r in (rank, rank + 1)))
 

@@ -37,14 +37,14 @@ print(f"{path.stat().st_size / 2**20:.0f} MiB in the file, {BUDGET / 2**20:.0f} 
 # In chunks
 # ---------
 #
-# ``stream_step`` says of which length the chunks should be a multiple, and ``after=`` goes on with
+# ``chunk_multiple`` says of which length the chunks should be a multiple, and ``after=`` goes on with
 # the moments of the chunks before.
 
 
 def streamed(path):
     """Return the moments of the channels of a file."""
     source = np.load(path, mmap_mode="r")
-    step = numnorm.stream_step(source.shape)
+    step = numnorm.chunk_multiple(source.shape)
     row_bytes = source[0].nbytes
     rows = max(BUDGET // 2 // row_bytes // step, 1) * step
     moments = None
@@ -76,7 +76,7 @@ assert same
 left, right = numnorm.batch_moments(values[:123_456]), numnorm.batch_moments(values[123_456:])
 merged = left.merge(right)
 exact = values.astype(np.longdouble).var(axis=0)
-print(f"{merged.count} rows; variances off by {abs(merged.variance() / exact - 1).max():.0e}")
+print(f"{merged.count} rows; variances off by {abs(merged.var() / exact - 1).max():.0e}")
 
 # %%
 # Why not the sums of x and x²?
@@ -100,7 +100,7 @@ def by_moments(x):
     total = None
     for chunk in np.split(x, 20):
         total = numnorm.batch_moments(chunk, after=total)
-    return total.variance()
+    return total.var()
 
 
 errors = {by_sums: [], by_moments: []}
@@ -122,7 +122,7 @@ plt.show()
 # %%
 # With the statistics of the whole file, chunk after chunk is normalized:
 
-running = {"running_mean": moments.mean, "running_var": moments.variance()}
+running = {"running_mean": moments.mean, "running_var": moments.var()}
 chunk = numnorm.batch_norm(values[:1000], training=False, eps=0, **running)
 print(f"a chunk: mean {chunk.mean():.3f}, deviation {chunk.std():.3f}")
 folder.cleanup()

@@ -6,7 +6,7 @@ another library come if the program imports them.
 
 from PyInstaller.utils.hooks import collect_submodules
 
-_OTHERS = ("_pyinstaller", "autograd", "commands", "cuda", "dask", "jax", "sklearn", "xarray")
+_OTHERS = ("_pyinstaller", "autograd", "commands", "_dask", "cuda", "jax", "sklearn", "xarray")
 _OPTIONAL = tuple(f"numnorm.{name}" for name in (*_OTHERS, "backends.cuda"))
 
 

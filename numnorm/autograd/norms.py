@@ -74,6 +74,7 @@ def _primitive(spec: NormSpec) -> Differentiable:
     """Return a primitive of autograd that calls the public functions."""
     only_backward = _only_backward(spec)
     backward_options = {p.name for p in _options(spec)}
+    backward_arrays = spec.arrays_of(spec.backward)
 
     def result(x: Any, *parameters: Any, **options: Any) -> tuple[Any, tuple[Any, ...]]:
         taken = {name: value for name, value in options.items() if name not in only_backward}
@@ -85,15 +86,18 @@ def _primitive(spec: NormSpec) -> Differentiable:
 
     def gradients(dy: Any, saved: Any, x: Any, *parameters: Any, **options: Any) -> tuple[Any, ...]:
         taken = {name: value for name, value in options.items() if name in backward_options}
-        found = spec.backward(dy, x, *saved, *parameters[:1], **taken)
+        named = dict(zip(spec.parameters, parameters, strict=True))
+        taken |= {name: value for name, value in named.items() if name in backward_arrays}
+        found = spec.backward(dy, x, *saved, **taken)
         if not parameters:
             return (found,)
-        if len(parameters) == 1 or parameters[1] is None:
+        beta = named.get("beta")
+        if beta is None:
             return tuple(found)
         dx, dgamma, dbeta = found
-        if np.shape(dbeta) != np.shape(parameters[1]):  # it has the shape of gamma
+        if np.shape(dbeta) != np.shape(beta):  # it has the shape of gamma
             counted = _counted(dy, x, options["where"], options["nan_policy"])
-            dbeta = _sum_to(np.shape(parameters[1]), counted, options[spec.axis])
+            dbeta = _sum_to(np.shape(beta), counted, options[spec.axis])
         return dx, dgamma, dbeta
 
     result.__name__ = spec.name

@@ -176,11 +176,24 @@ class HostBackend:
         )
 
     def exponential_step(
-        self, x: Any, state: ExponentialState | None, layout: MovingLayout, decay: Decay, out: Any
-    ) -> tuple[Any, ExponentialState]:
-        """Return what `moving_step` returns."""
-        y, after = self.inner.exponential_step(x, state, layout, decay, writable_view("out", out))
-        return self._in_out(y, out), after
+        self,
+        x: Any,
+        state: ExponentialState | None,
+        layout: MovingLayout,
+        decay: Decay,
+        out: Any,
+        save: bool,
+    ) -> tuple[tuple[Any, Any, Any], ExponentialState]:
+        """Return what `exponential_forward` returns, and the state, whose arrays are NumPy's."""
+        (y, *saved), after = self.inner.exponential_step(
+            x, state, layout, decay, writable_view("out", out), save
+        )
+        mean, rstd = _made(self.statistic, saved)
+        return (self._in_out(y, out), mean, rstd), after
+
+    def rounded(self, array: Any, dtype: Any, out: Any) -> Any:
+        """Return a result of NumPy in a dtype."""
+        return self._in_out(self.inner.rounded(array, dtype, writable_view("out", out)), out)
 
     def _in_out(self, array: Any, out: Any) -> Any:
         """Return `out`, in whose memory the result already is, or else the converted result."""

@@ -62,6 +62,6 @@ def hash_of_sources(package: str, folders: Iterable[str]) -> str:
 # The sources of the CPU's kernels, recorded when numnorm is imported.
 CPU = Sources(("backends/contract", "backends/cpu", "backends/formulas", "layouts.py", "norms"))
 # What compiled functions of users depend on if they call numnorm.
-NUMBA = Sources((*CPU.folders, "derived.py", "numba", "rnn"))
+NUMBA = Sources((*CPU.folders, "derived.py", "_numba", "rnn"))
 # What the executables that JAX compiles depend on if they call numnorm.
-JAX = Sources((*CPU.folders, "jax", "rnn"))
+JAX = Sources((*CPU.folders, "derived.py", "jax", "rnn"))

@@ -106,9 +106,11 @@ class WeightedBackend:
         """Return what `MovingBackend.exponential_backward` returns."""
         return cpu.missing_exponential_backward(self.weighting, *arguments)
 
-    def exponential_step(self, *arguments: Any) -> tuple[Any, Any]:
+    def exponential_step(self, *arguments: Any) -> tuple[tuple[Any, Any, Any], Any]:
         """Return what `MovingBackend.exponential_step` returns."""
-        result: tuple[Any, Any] = cpu.missing_exponential_step(self.weighting, *arguments)
+        result: tuple[tuple[Any, Any, Any], Any] = cpu.missing_exponential_step(
+            self.weighting, *arguments
+        )
         return result
 
     def streamed_moments(

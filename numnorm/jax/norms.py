@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 import re
 from collections.abc import Callable, Iterator
 from inspect import Parameter
@@ -25,7 +26,7 @@ from numnorm.jax.passes import Pass, normalized_by_python
 from numnorm.jax.rows import RowNorm, normalize
 from numnorm.jax.targets import varying_like
 from numnorm.layouts import RowLayout
-from numnorm.norms.spec import COUNTING, RUNNING_OPTIONS, NormSpec, RowCall
+from numnorm.norms.spec import RUNNING_OPTIONS, NormSpec, RowCall, taken_counting
 from numnorm.norms.weighted import check_broadcasts
 
 _NO_FACTORS = 0.0, 0.0, 0.0
@@ -91,9 +92,7 @@ def _parameters(spec: NormSpec) -> Iterator[Parameter]:
 def _norm(spec: NormSpec, arguments: dict[str, Any]) -> Any:
     x = as_float_array("x", arguments.pop("x"))
     parameters = {name: arguments.pop(name) for name in (*spec.parameters, *spec.constants)}
-    counting = {name: arguments.pop(name) for name in COUNTING if name in arguments}
-    defaults = {"nan_policy": "propagate"}
-    counting = {n: v for n, v in counting.items() if v is not defaults.get(n)}
+    counting = taken_counting(arguments)
     if spec.norm is None or counting:
         return _by_python(spec, x, parameters, arguments, counting)
     assert spec.row_call is not None
@@ -152,8 +151,17 @@ def _by_python(
         statistic_shape = layout.statistic_shape
     arrays = {"x": x}
     for name, value in parameters.items():
-        if value is not None:
-            arrays[name] = as_float_array(name, value)
+        if value is None:
+            continue
+        if spec.broadcasts(name) and isinstance(value, numbers.Real):
+            options = {**options, name: value}  # with all its digits
+            continue
+        arrays[name] = as_float_array(name, value)
+        if spec.parameters[name] == "elements":
+            check_broadcasts(name, arrays[name].shape, x.shape)
+        elif spec.parameters[name] == "number":
+            check_shape(name, arrays[name].shape, (), "a number")
+        else:
             check_shape(name, arrays[name].shape, layout.parameter_shape, layout.parameter_meaning)
     for name in ("where", "weights"):
         if name in counting:

@@ -65,7 +65,8 @@ class Pass:
         if self.spec.row_call is None:
             names = parameters_of(self.spec.forward)
             options = {name: value for name, value in self.options.items() if name in names}
-            self.spec.forward(**empty, **options)
+            traced = {name: 1.0 for name in self.arrays if name in self.spec.parameters}
+            self.spec.forward(**{**empty, **traced}, **options)
             return
         weighted_input(
             self.spec.counts,

@@ -140,7 +140,7 @@ def batch_norm(
     is less than 1e-301 but not 0 and has no larger `eps` beside it, makes the channel NaN. For a
     float64 `x`, rounding the mean adds an error of up to half a unit in the last place of the mean.
     In training, arrays of Dask give the same bytes as NumPy's if their chunks are multiples of
-    `stream_step` along the first axis, and divided along no others but the channels'. An x that
+    `chunk_multiple` along the first axis, and divided along no others but the channels'. An x that
     comes straight from storage is read twice. Dask keeps any other x from its first pass to its
     second: write it to storage first, if it is larger than memory.
 
@@ -510,7 +510,7 @@ def batch_moments(
     -----
     The moments of blocks of a fixed size along the first axis are merged in order. So the result
     depends neither on the number of threads nor on the chunks, if the number of entries of each
-    chunk but the last is a multiple of `stream_step`. With missing values or weights the chunks
+    chunk but the last is a multiple of `chunk_multiple`. With missing values or weights the chunks
     make a difference of rounding.
 
     Examples
@@ -556,7 +556,7 @@ def _of_each(after: Moments, function: Callable[[str, Any], Any]) -> Moments:
     return after._replace(**{f: function(f"after.{f}", array) for f, array in arrays.items()})
 
 
-def stream_step(shape: Sequence[int], *, channel_axis: Axis = 1) -> int:
+def chunk_multiple(shape: Sequence[int], *, channel_axis: Axis = 1) -> int:
     """Return the step of a stream: the best lengths of its chunks are multiples of it.
 
     With chunks of such lengths along the first axis, `batch_moments` with `after` gives the same
@@ -582,7 +582,7 @@ def stream_step(shape: Sequence[int], *, channel_axis: Axis = 1) -> int:
     Examples
     --------
     >>> import numnorm
-    >>> numnorm.stream_step((1000, 64))
+    >>> numnorm.chunk_multiple((1000, 64))
     1024
     """
     if isinstance(shape, int):

@@ -9,6 +9,7 @@ from numnorm.norms import (
     instance,
     layer,
     moving,
+    pcen,
     rms,
     standard,
     weight,
@@ -27,10 +28,12 @@ SPECS: tuple[NormSpec, ...] = (
     moving.SPEC,
     exponential.SPEC,
     emsc.SPEC,
+    pcen.SPEC,
 )
 
 BY_NAME = {spec.name: spec for spec in SPECS}
 
+# Without steps: none of them takes lazy arrays.
 BY_FUNCTION = {
     function: spec for spec in SPECS for function in (spec.function, spec.forward, spec.backward)
 }

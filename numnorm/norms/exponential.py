@@ -108,7 +108,7 @@ def exponential_norm(
         return lazily(exponential_norm, locals())
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
-    backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, initial, eps))
+    backend, x, layout, decay = resolve_moving(x, axis, decay_of, (alpha, adjust, initial, eps))
     return backend.exponential_forward(x, layout, decay, out, False)[0]
 
 
@@ -151,7 +151,7 @@ def exponential_norm_forward(
         return lazily(exponential_norm_forward, locals())
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
-    backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, initial, eps))
+    backend, x, layout, decay = resolve_moving(x, axis, decay_of, (alpha, adjust, initial, eps))
     return Normalized(*backend.exponential_forward(x, layout, decay, out, True))
 
 
@@ -212,7 +212,7 @@ def exponential_norm_backward(
         return lazily(exponential_norm_backward, locals())
     if where is not None or nan_policy != "propagate":
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, None)
-    backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, initial, eps))
+    backend, x, layout, decay = resolve_moving(x, axis, decay_of, (alpha, adjust, initial, eps))
     return backend.exponential_backward(dy, x, mean, rstd, layout, decay, out)
 
 
@@ -272,13 +272,14 @@ def exponential_norm_step(
         raise unexpected(exponential_norm_step, others)
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
-    backend, x, layout, decay = resolve_moving(x, axis, _decay, (alpha, adjust, 0, eps))
+    backend, x, layout, decay = resolve_moving(x, axis, decay_of, (alpha, adjust, 0, eps))
     if state is not None and not isinstance(state, ExponentialState):
         raise TypeError(f"state must be an ExponentialState, got {type(state).__name__}")
-    return backend.exponential_step(x, state, layout, decay, out)
+    results, after = backend.exponential_step(x, state, layout, decay, out, False)
+    return results[0], after
 
 
-def _decay(alpha: Any, adjust: Any, initial: Any, eps: Any) -> Decay:
+def decay_of(alpha: Any, adjust: Any, initial: Any, eps: Any) -> Decay:
     """Return the checked weights."""
     number = check_number("alpha", alpha, least=0.0, most=1.0)
     if number == 0.0:

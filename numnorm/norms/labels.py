@@ -189,7 +189,7 @@ def _of_labels(stored: Any, split: _Parts, arguments: dict[str, Any]) -> Iterato
     if not there.all():
         label = split.labels[there.argmin()]
         raise ValueError(f"labels must have labels that statistics has, got {str(label)!r}")
-    pairs = zip(moments.mean[rows], moments.variance()[rows], strict=True)
+    pairs = zip(moments.mean[rows], moments.var()[rows], strict=True)
     return ({"running_mean": m, "running_var": v, "training": False} for m, v in pairs)
 
 

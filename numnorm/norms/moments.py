@@ -80,7 +80,7 @@ class Moments(NamedTuple):
             return other if count == 0 else self
         return Moments(count + others, *backend.merged_moments(mean, self, other))
 
-    def variance(self, ddof: Integer = 0) -> Any:
+    def var(self, ddof: Integer = 0) -> Any:
         """Return the variance of each channel.
 
         Parameters
@@ -102,10 +102,10 @@ class Moments(NamedTuple):
         Examples
         --------
         >>> import numnorm
-        >>> numnorm.batch_moments([[1.0], [3.0]]).variance(ddof=1)
+        >>> numnorm.batch_moments([[1.0], [3.0]]).var(ddof=1)
         array([2.])
         """
-        return self._divided("variance", ddof)
+        return self._divided("var", ddof)
 
     def std(self, ddof: Integer = 0) -> Any:
         """Return the standard deviation of each channel: the root of its variance.
@@ -113,7 +113,7 @@ class Moments(NamedTuple):
         Parameters
         ----------
         ddof : int, default 0
-            As for `variance`.
+            As for `var`.
 
         Returns
         -------
@@ -146,7 +146,7 @@ class Moments(NamedTuple):
         if "dask" in modules and any_lazy(self.m2):
             return lazy_twin("of_divisor")(method, self.m2, count, ddof)
         backend, m2 = backend_for(self.m2, "m2")
-        function = backend.variance if method == "variance" else backend.deviation
+        function = backend.variance if method == "var" else backend.deviation
         return function(m2, count - ddof)
 
 

@@ -24,7 +24,7 @@ def moving_norm(
     center: bool = False,
     min_window: Integer = 1,
     subtract_mean: bool = True,
-    scale: bool = True,
+    with_std: bool = True,
     eps: Number = 0.0,
     out: Any = None,
     where: ArrayLike | bool | None = None,
@@ -60,7 +60,7 @@ def moving_norm(
     subtract_mean : bool, default True
         Whether to subtract the mean. Without it, x is divided by the root mean square of the
         window, as `rms_norm` does: an automatic gain control.
-    scale : bool, default True
+    with_std : bool, default True
         Whether to divide. Without it, only the mean is subtracted: sliding-window CMN.
     eps : float, default 0
         Added to the variance. The default suits data of any unit, and lifts a window of nothing
@@ -108,7 +108,7 @@ def moving_norm(
     >>> import numnorm
     >>> numnorm.moving_norm([1.0, 3.0, 5.0, 5.0, 5.0], 2)
     array([0., 1., 1., 0., 0.])
-    >>> numnorm.moving_norm([0.0, 3.0, 0.0, 6.0], 3, center=True, scale=False)
+    >>> numnorm.moving_norm([0.0, 3.0, 0.0, 6.0], 3, center=True, with_std=False)
     array([-1.,  2., -3.,  3.])
     >>> numnorm.moving_norm([1.0, 3.0, 99.0, 5.0], 3, where=[True, True, False, True])
     array([0., 1., 0., 1.])
@@ -119,7 +119,7 @@ def moving_norm(
         return lazily(moving_norm, locals())
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
-    options = window, center, min_window, subtract_mean, scale, eps
+    options = window, center, min_window, subtract_mean, with_std, eps
     backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
     return backend.moving_forward(x, layout, windows, out, False)[0]
 
@@ -132,7 +132,7 @@ def moving_norm_forward(
     center: bool = False,
     min_window: Integer = 1,
     subtract_mean: bool = True,
-    scale: bool = True,
+    with_std: bool = True,
     eps: Number = 0.0,
     out: Any = None,
     where: ArrayLike | bool | None = None,
@@ -144,14 +144,14 @@ def moving_norm_forward(
 
     Parameters
     ----------
-    x, window, axis, center, min_window, subtract_mean, scale, eps, out, where, nan_policy, fill
+    x, window, axis, center, min_window, subtract_mean, with_std, eps, out, where, nan_policy, fill
         As for `moving_norm`.
 
     Returns
     -------
     Normalized
         ``(y, mean, rstd)``, all of the shape of x. A mean that is not subtracted is 0, and without
-        `scale` rstd is 1. Both are NaN for windows in which no step counts.
+        `with_std` rstd is 1. Both are NaN for windows in which no step counts.
 
     Examples
     --------
@@ -165,7 +165,7 @@ def moving_norm_forward(
         return lazily(moving_norm_forward, locals())
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
-    options = window, center, min_window, subtract_mean, scale, eps
+    options = window, center, min_window, subtract_mean, with_std, eps
     backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
     return Normalized(*backend.moving_forward(x, layout, windows, out, True))
 
@@ -181,7 +181,7 @@ def moving_norm_backward(
     center: bool = False,
     min_window: Integer = 1,
     subtract_mean: bool = True,
-    scale: bool = True,
+    with_std: bool = True,
     out: Any = None,
     where: ArrayLike | bool | None = None,
     nan_policy: NanPolicy = "propagate",
@@ -202,7 +202,7 @@ def moving_norm_backward(
         The input of the forward pass, with the values that it had then.
     mean, rstd : array_like
         As `moving_norm_forward` returned them.
-    window, axis, center, min_window, subtract_mean, scale
+    window, axis, center, min_window, subtract_mean, with_std
         As in the forward pass.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
@@ -223,8 +223,8 @@ def moving_norm_backward(
     --------
     >>> import numnorm
     >>> x = [1.0, 3.0, 5.0, 9.0]
-    >>> y, mean, rstd = numnorm.moving_norm_forward(x, 2, scale=False)
-    >>> numnorm.moving_norm_backward([0.0, 1.0, 0.0, 2.0], x, mean, rstd, 2, scale=False)
+    >>> y, mean, rstd = numnorm.moving_norm_forward(x, 2, with_std=False)
+    >>> numnorm.moving_norm_backward([0.0, 1.0, 0.0, 2.0], x, mean, rstd, 2, with_std=False)
     array([-0.5,  0.5, -1. ,  1. ])
     """
     if others:
@@ -233,7 +233,7 @@ def moving_norm_backward(
         return lazily(moving_norm_backward, locals())
     if where is not None or nan_policy != "propagate":
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, None)
-    options = window, center, min_window, subtract_mean, scale, 0.0
+    options = window, center, min_window, subtract_mean, with_std, 0.0
     backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
     return backend.moving_backward(dy, x, mean, rstd, layout, windows, out)
 
@@ -245,7 +245,7 @@ def moving_norm_step(
     *,
     axis: Integer = -1,
     subtract_mean: bool = True,
-    scale: bool = True,
+    with_std: bool = True,
     eps: Number = 0.0,
     out: Any = None,
     where: ArrayLike | bool | None = None,
@@ -263,7 +263,7 @@ def moving_norm_step(
         As for `moving_norm`, the same for all chunks.
     state : MovingState, optional
         What the call for the previous chunk returned; None for the first one. It can be pickled.
-    axis, subtract_mean, scale, eps, out, where, nan_policy, fill
+    axis, subtract_mean, with_std, eps, out, where, nan_policy, fill
         As for `moving_norm`; `where` is for the chunk.
 
     Returns
@@ -296,7 +296,7 @@ def moving_norm_step(
         raise unexpected(moving_norm_step, others)
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
-    options = window, False, 1, subtract_mean, scale, eps
+    options = window, False, 1, subtract_mean, with_std, eps
     backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
     if state is not None and not isinstance(state, MovingState):
         raise TypeError(f"state must be a MovingState, got {type(state).__name__}")
@@ -304,17 +304,17 @@ def moving_norm_step(
 
 
 def _windows(
-    window: Any, center: Any, min_window: Any, subtract_mean: Any, scale: Any, eps: Any
+    window: Any, center: Any, min_window: Any, subtract_mean: Any, with_std: Any, eps: Any
 ) -> Windows:
     """Return the checked windows."""
     window = check_integer("window", window, 1)
     least = check_integer("min_window", min_window, 1)
     if least > window:
         raise ValueError(f"min_window must be at most the window, {window}, got {least}")
-    mean, scale = check_flag("subtract_mean", subtract_mean), check_flag("scale", scale)
-    if not mean and not scale:
-        raise ValueError("subtract_mean and scale must not both be False")
-    return windows_by(window, check_flag("center", center), least, mean, scale, check_eps(eps))
+    mean, with_std = check_flag("subtract_mean", subtract_mean), check_flag("with_std", with_std)
+    if not mean and not with_std:
+        raise ValueError("subtract_mean and with_std must not both be False")
+    return windows_by(window, check_flag("center", center), least, mean, with_std, check_eps(eps))
 
 
 # Data in several parts

@@ -56,7 +56,7 @@ class Gradients(NamedTuple, Generic[Array]):
     dbeta: Any
 
 
-class RmsNormalized(NamedTuple, Generic[Array]):
+class RMSNormalized(NamedTuple, Generic[Array]):
     """An array divided by its root mean square, and the reciprocal of the root mean square.
 
     Attributes
@@ -78,7 +78,7 @@ class RmsNormalized(NamedTuple, Generic[Array]):
     rstd: Any
 
 
-class RmsGradients(NamedTuple, Generic[Array]):
+class RMSGradients(NamedTuple, Generic[Array]):
     """The gradients of `rms_norm`: dx in the dtype of x, dgamma in that of gamma if given, or x.
 
     Examples

@@ -13,7 +13,7 @@ from numnorm.keywords import unexpected
 from numnorm.layouts import row_layout
 from numnorm.norms.affine import GAIN
 from numnorm.norms.axes import resolve_axis
-from numnorm.norms.results import RmsGradients, RmsNormalized
+from numnorm.norms.results import RMSGradients, RMSNormalized
 from numnorm.norms.spec import Example, NormSpec, RowCall
 from numnorm.norms.weighted import of_rows, weighted_input
 
@@ -104,7 +104,7 @@ def rms_norm_forward(
     nan_policy: NanPolicy = "propagate",
     fill: Number | None = None,
     **others: Never,
-) -> RmsNormalized[Array]:
+) -> RMSNormalized[Array]:
     """Return `rms_norm` together with the statistic that its backward pass needs.
 
     Parameters
@@ -114,14 +114,14 @@ def rms_norm_forward(
 
     Returns
     -------
-    RmsNormalized
+    RMSNormalized
         ``(y, rstd)``.
 
     Examples
     --------
     >>> import numnorm
     >>> numnorm.rms_norm_forward([[2.0, 2.0]], eps=0)
-    RmsNormalized(y=array([[1., 1.]]), rstd=array([0.5]))
+    RMSNormalized(y=array([[1., 1.]]), rstd=array([0.5]))
     """
     if others:
         raise unexpected(rms_norm_forward, others)
@@ -131,7 +131,7 @@ def rms_norm_forward(
         x = weighted_input(of_rows, x, axis, where, weights, nan_policy, fill)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     y, _, rstd = backend.row_forward(RMS, x, gamma, None, layout, scaling, out, True)
-    return RmsNormalized(y, rstd)
+    return RMSNormalized(y, rstd)
 
 
 def rms_norm_backward(
@@ -146,7 +146,7 @@ def rms_norm_backward(
     weights: ArrayLike | Number | None = None,
     nan_policy: NanPolicy = "propagate",
     **others: Never,
-) -> RmsGradients[Array]:
+) -> RMSGradients[Array]:
     r"""Return the gradients of `rms_norm`.
 
     With :math:`g = \gamma \, dy`, :math:`\hat x = x r` and r the saved `rstd`,
@@ -173,7 +173,7 @@ def rms_norm_backward(
 
     Returns
     -------
-    RmsGradients
+    RMSGradients
         ``(dx, dgamma)``: dx has the dtype of x, dgamma that of gamma if given, or x.
 
     Raises
@@ -199,7 +199,7 @@ def rms_norm_backward(
     dx, dgamma, _ = backend.row_backward(
         RMS, dy, x, None, rstd, gamma, None, layout, scaling, Detached(), out
     )
-    return RmsGradients(dx, dgamma)
+    return RMSGradients(dx, dgamma)
 
 
 def _row_call(shape: Shape, axis: Any, eps: Any = 0.0) -> RowCall:

@@ -26,14 +26,29 @@ decay
     Along `axis`, each step with all steps before it. `NormSpec.step` takes chunks in order.
 """
 
-Along = Literal["normalized", "others", "channels"]
-"""The axes of a parameter: of a row, of all rows, or of the channels."""
+Along = Literal["normalized", "others", "channels", "elements", "number"]
+"""The axes of a parameter: those of `axis`, all but those, or those of the channels.
+
+elements
+    A number, or an array that broadcasts against x.
+number
+    A number, or an array of one number.
+"""
 
 COUNTING = ("where", "weights", "nan_policy", "fill", "labels", "statistics")
 """The keywords that say which elements count in which statistics, and how much."""
 
 RUNNING_OPTIONS = ("training", "momentum", "batches", "convention", "unbiased")
 """The options of norms with running statistics that are about these."""
+
+
+def taken_counting(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Take the keywords of `COUNTING` out of arguments; return those that are not their default."""
+    taken = {name: arguments.pop(name) for name in COUNTING if name in arguments}
+    policy = taken.get("nan_policy")
+    if isinstance(policy, str) and policy == "propagate":
+        del taken["nan_policy"]
+    return {name: value for name, value in taken.items() if value is not None}
 
 
 class RowCall(NamedTuple):
@@ -45,7 +60,8 @@ class RowCall(NamedTuple):
     scaling : Scaling
     detached : Detached
     factors : tuple of float or None
-        The numbers in the place of gain and bias, and the second one for the backward pass.
+        Of AdaNorm alone: its scale, its k, and the k of the backward pass, 2k if the gradient
+        flows through the factor.
     """
 
     layout: RowLayout
@@ -91,7 +107,8 @@ class NormSpec(NamedTuple):
     norm : Norm, optional
         What the kernels of a norm of rows compute.
     row_call : callable, optional
-        ``row_call(shape, **options)`` gives the `RowCall` of a norm of rows.
+        ``row_call(shape, **options)`` checks the options and gives the `RowCall` of a norm of rows
+        or groups; each of them has one, also without kernels.
     step : callable, optional
         The public function for one chunk of a stream.
     updates : tuple of str
@@ -131,11 +148,19 @@ class NormSpec(NamedTuple):
 
     @property
     def saved(self) -> tuple[str, ...]:
-        """The statistics that the forward pass saves for the backward pass."""
+        """The statistics that the forward pass saves for the backward pass.
+
+        They are the positional arguments of the backward function after dy and x that the public
+        function lacks.
+        """
         parameters = inspect.signature(self.backward).parameters.values()
         positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         own = inspect.signature(self.function).parameters
         return tuple(name for name in positional[2:] if name not in own)
+
+    def broadcasts(self, name: str) -> bool:
+        """Return whether a parameter is a number, or broadcasts against x as `where` does."""
+        return self.parameters.get(name) in ("elements", "number")
 
     def is_backward(self, function: Callable[..., Any]) -> bool:
         """Return whether a function is the backward pass."""

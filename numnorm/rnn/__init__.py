@@ -42,7 +42,7 @@ from numnorm.rnn.elman import (
     rnn_init,
     rnn_pack,
 )
-from numnorm.rnn.files import load, load_parameters, save
+from numnorm.rnn.files import load, parameters_from_arrays, save
 from numnorm.rnn.gru import (
     gru,
     gru_backward,
@@ -132,7 +132,6 @@ __all__ = [
     "layers_from_keras",
     "layers_from_torch",
     "load",
-    "load_parameters",
     "lstm",
     "lstm_backward",
     "lstm_cell",
@@ -150,6 +149,7 @@ __all__ = [
     "lstm_to_keras",
     "lstm_to_onnx",
     "lstm_to_torch",
+    "parameters_from_arrays",
     "persistent_kernels",
     "rnn",
     "rnn_backward",
@@ -172,5 +172,5 @@ __all__ = [
     "stacked_forward",
 ]
 
-if "numnorm.numba" in sys.modules:  # Numba is in use
-    sys.modules["numnorm.numba"].init()
+if "numnorm._numba" in sys.modules:  # Numba is in use
+    sys.modules["numnorm._numba"].init()

@@ -108,7 +108,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     See Also
     --------
     save : Write the file.
-    load_parameters : Parameters from the file of ``numpy.savez``.
+    parameters_from_arrays : Parameters from the file of ``numpy.savez``.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def load(path: str | os.PathLike[str]) -> Any:
         if not isinstance(description, dict):
             raise ValueError(
                 f"{path} must be a file of numnorm.rnn.save, got an .npz file of other arrays, "
-                f"which load_parameters takes by name"
+                f"which parameters_from_arrays takes by name"
             )
         version = description.get("version")
         if version != _VERSION:
@@ -248,7 +248,7 @@ def _read(archive: Any, name: str) -> Array:
     return result
 
 
-def load_parameters(kind: Any, arrays: Mapping[str, Any]) -> Any:
+def parameters_from_arrays(kind: Any, arrays: Mapping[str, Any]) -> Any:
     """Return parameters from arrays by name, such as the file of ``numpy.savez``.
 
     A parameter that is None is stored by ``savez`` as an object, which ``numpy.load`` does not read
@@ -283,7 +283,7 @@ def load_parameters(kind: Any, arrays: Mapping[str, Any]) -> Any:
     >>> parameters = rnn.RNNParameters(np.ones((2, 3)), np.eye(2))
     >>> np.savez(file, **parameters._asdict())
     >>> start = file.seek(0)
-    >>> loaded = rnn.load_parameters(rnn.RNNParameters, np.load(file))
+    >>> loaded = rnn.parameters_from_arrays(rnn.RNNParameters, np.load(file))
     >>> loaded.weight_x.shape, loaded.bias
     ((2, 3), None)
     """

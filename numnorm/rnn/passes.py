@@ -70,12 +70,12 @@ class Packed:
     def _numba_type_(self) -> Any:
         if is_on_device(self.given.weight_h):
             return None  # compiled code has no type for it
-        return importlib.import_module("numnorm.numba.packed").type_of(self)
+        return importlib.import_module("numnorm._numba.packed").type_of(self)
 
     @functools.cached_property
     def numba_contents(self) -> Any:
         """What compiled functions get of it."""
-        return importlib.import_module("numnorm.numba.packed").contents_of(self)
+        return importlib.import_module("numnorm._numba.packed").contents_of(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Packed again where it is read: the layout depends on the processor.

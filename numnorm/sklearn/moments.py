@@ -30,7 +30,7 @@ def _complete(X: Array, before: Moments | None) -> Moments:
     if X.dtype == np.float64:
         return numnorm.batch_moments(X, after=before)
     total = before
-    for rows in row_chunks(X, numnorm.stream_step(X.shape)):
+    for rows in row_chunks(X, numnorm.chunk_multiple(X.shape)):
         total = numnorm.batch_moments(X[rows].astype(np.float64), after=total)
     assert total is not None
     return total

@@ -31,7 +31,7 @@ class MovingNormalizer(RowNormalizer):
     subtract_mean : bool, default=True
         Whether to subtract the mean. Without it, values are divided by the root mean square of the
         window.
-    scale : bool, default=True
+    with_std : bool, default=True
         Whether to divide.
     eps : float, default=0.0
         Added to the variance.
@@ -63,7 +63,8 @@ class MovingNormalizer(RowNormalizer):
     >>> from numnorm.sklearn import MovingNormalizer
     >>> MovingNormalizer(window=2).fit_transform([[1.0, 3.0, 5.0, 5.0]])
     array([[0., 1., 1., 0.]])
-    >>> MovingNormalizer(window=3, center=True, scale=False).fit_transform([[0.0, 3.0, 0.0, 6.0]])
+    >>> centred = MovingNormalizer(window=3, center=True, with_std=False)
+    >>> centred.fit_transform([[0.0, 3.0, 0.0, 6.0]])
     array([[-1.,  2., -3.,  3.]])
     """
 
@@ -73,7 +74,7 @@ class MovingNormalizer(RowNormalizer):
         "center": ["boolean"],
         "min_window": [Interval(Integral, 1, None, closed="left")],
         "subtract_mean": ["boolean"],
-        "scale": ["boolean"],
+        "with_std": ["boolean"],
         "eps": [Interval(Real, 0, None, closed="left")],
     }
 
@@ -84,7 +85,7 @@ class MovingNormalizer(RowNormalizer):
         center: bool = False,
         min_window: int = 1,
         subtract_mean: bool = True,
-        scale: bool = True,
+        with_std: bool = True,
         eps: float = 0.0,
         nan_policy: str = "propagate",
         copy: bool = True,
@@ -93,7 +94,7 @@ class MovingNormalizer(RowNormalizer):
         self.center = center
         self.min_window = min_window
         self.subtract_mean = subtract_mean
-        self.scale = scale
+        self.with_std = with_std
         self.eps = eps
         self.nan_policy = nan_policy
         self.copy = copy
@@ -103,15 +104,15 @@ class MovingNormalizer(RowNormalizer):
         if self.min_window > self.window:
             most = f"at most the window, {self.window}"
             raise ValueError(f"min_window must be {most}, got {self.min_window}")
-        if not self.subtract_mean and not self.scale:
-            raise ValueError("subtract_mean and scale must not both be False")
+        if not self.subtract_mean and not self.with_std:
+            raise ValueError("subtract_mean and with_std must not both be False")
 
     def _normalized(self, X: Array, out: Array | None) -> Array:
         options = {
             "center": self.center,
             "min_window": self.min_window,
             "subtract_mean": self.subtract_mean,
-            "scale": self.scale,
+            "with_std": self.with_std,
             **self._missing(),
         }
         return moving_norm_of_any_scale(X, self.window, self.eps, out, options)
@@ -121,7 +122,7 @@ def moving_norm_of_any_scale(
     x: Array, window: int, eps: float, out: Array | None, options: dict[str, Any]
 ) -> Array:
     """Return `moving_norm` of x, also where squares of deviations leave the range of float64."""
-    if not options.get("scale", True) or x.dtype != np.float64 or _is_moderate(x):
+    if not options.get("with_std", True) or x.dtype != np.float64 or _is_moderate(x):
         return numnorm.moving_norm(x, window, eps=eps, out=out, **options)
     y: Array
     y, _, rstd = numnorm.moving_norm_forward(x, window, eps=eps, **options)

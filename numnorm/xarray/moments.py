@@ -61,7 +61,7 @@ def batch_moments(
     >>> import numnorm.xarray
     >>> x = xr.DataArray([[1.0, 10.0], [3.0, 30.0]], dims=("sample", "band"))
     >>> moments = numnorm.xarray.batch_moments(x.chunk(sample=1), channel_dim="band")
-    >>> moments.count, moments.mean, moments.variance()
+    >>> moments.count, moments.mean, moments.var()
     (2, array([ 2., 20.]), array([  1., 100.]))
     """
     channels = names_of("channel_dim", channel_dim)

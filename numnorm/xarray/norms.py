@@ -52,6 +52,9 @@ _TEXTS = {
     A DataArray has dimensions of x, in any order, and the same labels: usually `channel_dim`;
     with others it broadcasts against x. An array has the axes of `channel_dim`, in the order in
     which they are named.""",
+    "elements": """
+    A DataArray has dimensions of x, in any order, and the same labels; an array broadcasts.""",
+    "number": "",
     "dim": """ : hashable or iterable of hashable
     The dimensions that share their statistics.""",
     "dim of groups": """ : hashable or iterable of hashable
@@ -154,7 +157,9 @@ def _texts(spec: NormSpec) -> dict[str, str]:
     suffix = {"groups": " of groups", "windows": " of steps", "decay": " of steps"}
     of_family = suffix.get(spec.family, "")
     texts = parameter_texts(spec.function)
-    texts |= {name: _TEXTS[along] for name, along in spec.parameters.items()}
+    for name, along in spec.parameters.items():
+        own = texts[name] if spec.broadcasts(name) else ""
+        texts[name] = own + _TEXTS[along]
     for name, along in spec.constants.items():
         texts[name] = _TEXTS[along].replace(", optional", "")
     texts |= dict.fromkeys(spec.updates, _TEXTS["updates"])
@@ -233,11 +238,12 @@ def _of_array(
     options = dict(arguments)
     along = {**spec.parameters, **spec.constants}
     for name in (*along, *OF_ELEMENTS):
-        if options.get(name) is None:
+        given, broadcasts = options.get(name), spec.broadcasts(name)
+        if given is None or (broadcasts and not _has_names(given)):
             continue
-        of_elements = name in OF_ELEMENTS
+        of_elements = broadcasts or name in OF_ELEMENTS
         usual = x.dims if of_elements else dims.of_parameter(along[name], x)
-        value: Any = parameter(name, options[name], x, usual)
+        value: Any = parameter(name, given, x, usual)
         if not of_elements and set(value.dims) == set(usual):
             options[name] = value.transpose(*(d for d in order if d in usual)).data
         else:
@@ -257,6 +263,11 @@ def _of_array(
     if is_lazy(ordered.variable) and y.chunks != ordered.chunks:
         y = y.rechunk(ordered.chunks)
     return ordered.copy(data=y).transpose(*x.dims)
+
+
+def _has_names(value: Any) -> bool:
+    """Return whether a value comes with names of dimensions."""
+    return isinstance(value, xr.Dataset | xr.DataArray | xr.Variable)
 
 
 def _first_axes_as_one(array: Any, count: int | None) -> Any:

@@ -746,7 +746,7 @@ def test_wrong_moments_do_not_merge(moments, error, message):
 
 def test_a_wrong_count_has_no_variance():
     with pytest.raises(TypeError) as caught:
-        Moments(2.5, ROW, ROW).variance()
+        Moments(2.5, ROW, ROW).var()
     assert_message(caught, TypeError, "count must be an int, got 2.5")
 
 
@@ -769,7 +769,7 @@ def test_the_variance_needs_more_values_than_ddof(ddof, error, message):
 
 def test_nothing_has_no_variance():
     with pytest.raises(ValueError) as caught:
-        numnorm.batch_moments(X[:0]).variance()
+        numnorm.batch_moments(X[:0]).var()
     assert_message(caught, ValueError, "ddof must be less than the count, 0, got 0")
 
 

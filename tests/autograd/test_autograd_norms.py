@@ -38,6 +38,8 @@ CASES = {
     ),
     "standard_normal_variate": ("standard_normal_variate", (X,), {}),
     "standard_normal_variate, ddof": ("standard_normal_variate", (X,), {"ddof": 1, "axis": 1}),
+    "emsc": ("emsc", (X,), {"reference": D**2, "degree": 1}),
+    "emsc over the samples": ("emsc", (X,), {"reference": X[:, 0, 0], "degree": 0, "axis": 0}),
     "weight_norm": ("weight_norm", (X, X[:, :, 0]), {}),
     "weight_norm of x": ("weight_norm", (X,), {"axis": (1, 2)}),
     "weight_norm as in PyTorch": ("weight_norm", (X, X[:, :1, :1]), {"axis": (1, 2)}),
@@ -87,7 +89,8 @@ COUNTING = {
     "moving_norm": ("moving_norm", (X,), {"window": 4, "axis": -1, "eps": 0.1}),
     "exponential_norm": ("exponential_norm", (X,), {"alpha": 0.3}),
 }
-MOVING = ("moving_norm", "exponential_norm")
+# Whose kernels are no norm's of `kernels.DEFAULT`.
+OTHERS = ("moving_norm", "exponential_norm", "emsc")
 
 
 def cases(*dtypes):
@@ -96,7 +99,7 @@ def cases(*dtypes):
     for case, (name, arrays, _) in CASES.items():
         norm = name.replace("standard_normal_variate", "ada_norm")
         for dtype in dtypes:
-            if name in MOVING:
+            if name in OTHERS:
                 parameters.append(pytest.param(case, dtype, id=f"{case}-{dtype}"))
                 continue
             mark = marks(norm, dtype, "both" if len(arrays) > 1 else "none")
@@ -171,11 +174,8 @@ def test_values_and_dtypes(case, dtype):
 
 def test_every_norm_with_a_backward_pass_is_there():
     with_backward = {n.removesuffix("_backward") for n in numnorm.__all__ if "_backward" in n}
-    assert with_backward | {"standard_normal_variate"} <= set(differentiable.__all__)
-    assert {name for name, _, _ in CASES.values()} == {
-        *with_backward,
-        "standard_normal_variate",
-    }
+    assert with_backward <= set(differentiable.__all__)
+    assert {name for name, _, _ in CASES.values()} == with_backward
     assert sorted(differentiable.__all__) == differentiable.__all__
 
 

@@ -178,7 +178,7 @@ def test_a_library_that_is_not_installed_is_named(capsys, monkeypatch):
     + [("f4", spread) for spread in (0.0, 1e-44, 1e8, 1e37, np.nan)],
 )
 def test_moments_of_blocks_merge_to_the_bytes_of_the_whole(dtype, spread):
-    step = numnorm.stream_step((1, 3, 500))
+    step = numnorm.chunk_multiple((1, 3, 500))
     assert step < 100
     with np.errstate(all="ignore"):
         x = (draw((6 * step + 5, 3, 500), np.float64) * spread).astype(dtype)
@@ -189,7 +189,7 @@ def test_moments_of_blocks_merge_to_the_bytes_of_the_whole(dtype, spread):
         ]
         merged = statistics.merged_statistics(1, parts, lambda size: None)
         whole = numnorm.batch_moments(x)
-        assert list(map(bits, merged)) == list(map(bits, (whole.mean, whole.variance())))
+        assert list(map(bits, merged)) == list(map(bits, (whole.mean, whole.var())))
 
 
 @pytest.mark.slow

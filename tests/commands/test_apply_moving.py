@@ -37,7 +37,7 @@ CALLS = [
     ("moving_norm", {"window": 7}),
     ("moving_norm", {"window": 7, "center": True}),
     ("moving_norm", {"window": 9, "min_window": 5, "subtract_mean": False, "eps": 0.1}),
-    ("moving_norm", {"window": 500, "center": True, "scale": False}),
+    ("moving_norm", {"window": 500, "center": True, "with_std": False}),
     ("exponential_norm", {"alpha": 0.1}),
     ("exponential_norm", {"alpha": 0.02, "adjust": False, "eps": 0.1}),
     ("exponential_norm", {"alpha": 0.2, "initial": 37}),
@@ -181,14 +181,14 @@ ERRORS = [
         "min_window must be at most the window, 3, got 4",
     ),
     (
-        ("layer_norm", "--no-scale"),
-        "--no-scale is not for layer_norm, which takes "
+        ("layer_norm", "--no-with-std"),
+        "--no-with-std is not for layer_norm, which takes "
         "--gamma, --beta, --axis, --eps, --nan-policy",
     ),
     (
         ("moving_norm", "--window", 3, "--alpha", 0.1),
         "--alpha is not for moving_norm, which takes --window, --center, --min-window, "
-        "--no-subtract-mean, --no-scale, --axis, --eps, --nan-policy",
+        "--no-subtract-mean, --no-with-std, --axis, --eps, --nan-policy",
     ),
     (
         ("batch_norm", "--ddof", 1),

@@ -206,7 +206,7 @@ def test_statistics_are_saved_and_used(capsys):
     assert apply(capsys, *saving, "--block-size", TINY) == (0, "")
     assert apply(capsys, "batch_norm", "t.zarr", "z.npy", "--statistics", "s.npz") == (0, "")
     moments = numnorm.batch_moments(train)
-    running = {"running_mean": moments.mean, "running_var": moments.variance()}
+    running = {"running_mean": moments.mean, "running_var": moments.var()}
     assert bits(np.load("z.npy")) == bits(numnorm.batch_norm(test, training=False, **running))
 
 

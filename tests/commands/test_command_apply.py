@@ -610,7 +610,7 @@ def test_a_test_set_is_normalized_by_its_training_set(capsys, axis):
     using = ("test.npy", "z.npy", "--statistics", "train.npz", *options)
     assert apply(capsys, "batch_norm", *using) == (0, "")
     moments = numnorm.batch_moments(train, channel_axis=axis)
-    running = {"running_mean": moments.mean, "running_var": moments.variance()}
+    running = {"running_mean": moments.mean, "running_var": moments.var()}
     z = numnorm.batch_norm(test, channel_axis=axis, training=False, **running)
     assert bits(np.load("z.npy")) == bits(z)
     # The definition, in twice the precision; the roundoff of the result is that of float32.

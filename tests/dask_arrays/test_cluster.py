@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import numnorm
-from numnorm.dask import moments
+from numnorm._dask import moments
 
 dask = pytest.importorskip("dask")
 dask_array = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 
-ROWS, WIDTH, BLOCKS = 1024, 32, 24  # of a block: a multiple of `stream_step`
+ROWS, WIDTH, BLOCKS = 1024, 32, 24  # of a block: a multiple of `chunk_multiple`
 
 
 @pytest.fixture(scope="module")

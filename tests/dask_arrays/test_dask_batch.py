@@ -82,7 +82,7 @@ DIVIDED = [
 @pytest.mark.parametrize(("shape", "axis", "chunks"), DIVIDED)
 def test_whole_moments_blocks_give_the_bytes_of_numpy(library, shape, axis, chunks, dtype):
     x = numbers(shape, dtype)
-    assert chunks[0] % numnorm.stream_step(shape, channel_axis=axis) == 0 or axis == 0
+    assert chunks[0] % numnorm.chunk_multiple(shape, channel_axis=axis) == 0 or axis == 0
     lazy = library.from_array(x, chunks=chunks)
     channels = tuple(shape[a] for a in (axis if isinstance(axis, tuple) else (axis,)))
     gamma, beta = numbers(channels, seed=1), numbers(channels, np.float64, seed=2)

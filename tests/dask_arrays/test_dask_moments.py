@@ -49,7 +49,7 @@ def test_moments_after_others(library):
 
 def test_moments_of_a_stream_have_the_bytes_of_numpy(library):
     x = np.tile(X, (30, 1)) ** 2
-    step = numnorm.stream_step(x.shape)
+    step = numnorm.chunk_multiple(x.shape)
     lazy = library.from_array(x[step:], chunks=(step, 4))
     first = numnorm.batch_moments(x[:step])
     parts = computed(numnorm.batch_moments(lazy, after=first))

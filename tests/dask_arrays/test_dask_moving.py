@@ -92,7 +92,7 @@ def test_chunks_stay_as_they_were():
 
 
 def test_each_step_is_taken_once(monkeypatch):
-    from numnorm.dask import moving
+    from numnorm._dask import moving
 
     taken, step = [], moving._step
     monkeypatch.setattr(

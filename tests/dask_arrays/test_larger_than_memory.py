@@ -22,7 +22,7 @@ distributed = pytest.importorskip("distributed")
 zarr = pytest.importorskip("zarr")
 
 WIDTH = 1024
-CHUNK = 4096  # rows: 16 MB of float32, and a multiple of `stream_step`
+CHUNK = 4096  # rows: 16 MB of float32, and a multiple of `chunk_multiple`
 CHUNKS = 512
 LIMIT = 1_000_000_000
 
@@ -92,7 +92,7 @@ def batch_norm_of_parts(path):
             gamma,
             beta,
             running_mean=moments.mean,
-            running_var=moments.variance(),
+            running_var=moments.var(),
             training=False,
         )
         yield y, (x - mean) / np.sqrt(variance + 1e-5) * gamma + beta

@@ -74,7 +74,7 @@ def test_moments_of_a_stream(library, shape):
     assert found.count == x.size // size[axis]
     # JAX may have no float64.
     check(library.give(found.mean).astype(np.float32), exact.mean(others), 4)
-    check(library.give(found.variance()).astype(np.float32), exact.var(others), 16)
+    check(library.give(found.var()).astype(np.float32), exact.var(others), 16)
 
 
 @pytest.mark.parametrize("shape", [(10_000, 1), (2_500, 1, 4)], ids=["across", "along"])
@@ -92,7 +92,7 @@ def test_no_offset_costs_the_variance_digits(library, shape):
         numnorm.batch_moments(chunks[1], after=parts[0]),
         parts[0].merge(parts[1]),
     ):
-        np.testing.assert_allclose(library.give(found.variance()), 1, rtol=4 * epsilon)
+        np.testing.assert_allclose(library.give(found.var()), 1, rtol=4 * epsilon)
     y = library.give(numnorm.batch_norm(whole, eps=0))
     np.testing.assert_allclose(y, x - offset, rtol=8 * epsilon)
 

@@ -31,7 +31,7 @@ NORMS = {
 }
 MOVING = {
     "moving_norm": ((3,), {"axis": 1}, []),
-    "moving_norm by its past": ((4,), {"axis": 1, "center": False, "scale": False}, []),
+    "moving_norm by its past": ((4,), {"axis": 1, "center": False, "with_std": False}, []),
     "exponential_norm": ((0.3,), {"axis": 1}, []),
     "exponential_norm not adjusted": ((0.3,), {"axis": 1, "adjust": False, "initial": 2}, []),
 }

@@ -26,7 +26,7 @@ def on_ranks(ranks, script, *arguments):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_ranks_equal_one_process(ranks):
     script = Path(__file__).with_name("rank_checks.py")
-    # 10,000 samples are ten blocks of `stream_step`. 900 are one, which the last rank has.
+    # 10,000 samples are ten blocks of `chunk_multiple`. 900 are one, which the last rank has.
     for rows in (10_000, 900):
         assert f"on {ranks} ranks" in on_ranks(ranks, script, rows, 8)
 

@@ -73,7 +73,7 @@ def test_moments(axes):
     *_, mean, variance, others = definition(X, axes, *draw_parameters(axes), 0)
     moments = numnorm.batch_moments(X, channel_axis=axes)
     np.testing.assert_allclose(moments.mean, mean, RTOL, ATOL)
-    np.testing.assert_allclose(moments.variance(), variance, RTOL, ATOL)
+    np.testing.assert_allclose(moments.var(), variance, RTOL, ATOL)
     assert moments.count == np.prod([X.shape[a] for a in others])
     if 0 in others:  # else the samples are channels
         first = numnorm.batch_moments(X[:3], channel_axis=axes)
@@ -82,7 +82,7 @@ def test_moments(axes):
             first.merge(numnorm.batch_moments(X[3:], channel_axis=axes)),
         ):
             np.testing.assert_allclose(both.mean, mean, RTOL, ATOL)
-            np.testing.assert_allclose(both.variance(), variance, RTOL, ATOL)
+            np.testing.assert_allclose(both.var(), variance, RTOL, ATOL)
 
 
 # Gains that broadcast: some with all channels, some with a part of them, some with none.

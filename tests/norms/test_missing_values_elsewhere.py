@@ -28,7 +28,7 @@ def test_numpy_where_of_channels(rng):
     x, keep = rng.normal(size=(9, 4)), rng.random((9, 4)) < 0.7
     moments = numnorm.batch_moments(x, where=keep)
     assert_allclose(moments.mean, np.mean(x, 0, where=keep), **CLOSE)
-    assert_allclose(moments.variance(1), np.var(x, 0, ddof=1, where=keep), **CLOSE)
+    assert_allclose(moments.var(1), np.var(x, 0, ddof=1, where=keep), **CLOSE)
 
 
 def test_where_of_nothing():
@@ -59,7 +59,7 @@ def test_numpy_cov(rng, ddof):
     x, counts = rng.normal(size=(3, 8)), rng.integers(1, 4, 8)
     moments = numnorm.batch_moments(x.T, weights=counts)
     expected = np.diag(np.cov(x, fweights=counts, ddof=ddof))
-    assert_allclose(moments.variance(ddof), expected, **CLOSE)
+    assert_allclose(moments.var(ddof), expected, **CLOSE)
     # aweights are the same for ddof 0; with another, NumPy divides by W - ddof sum(w**2) / W.
     weights = rng.random(8)
     moments = numnorm.batch_moments(x.T, weights=weights)
@@ -132,7 +132,7 @@ def test_labels_of_chunks_need_not_be_the_same(rng):
 
 def test_compiled_callers_take_masks():
     numba = pytest.importorskip("numba")
-    import numnorm.numba  # registers the functions
+    import numnorm._numba  # registers the functions
 
     if numba.config.DISABLE_JIT:
         pytest.skip("nothing is compiled")

@@ -91,7 +91,7 @@ def test_no_offset_costs_the_variance_digits(offset, shape):
     for way in WAYS:
         for split in ([], [3], [len(x) // 7, len(x) // 2, len(x) - 1]):
             moments = way(np.split(x, split))
-            np.testing.assert_allclose(moments.variance(), 1.0, rtol=4 * EPS64)
+            np.testing.assert_allclose(moments.var(), 1.0, rtol=4 * EPS64)
     # The normalized values of 1 and -1 take two roundings more than the variance.
     np.testing.assert_allclose(numnorm.batch_norm(x, eps=0), x - offset, rtol=8 * EPS64)
 
@@ -127,12 +127,12 @@ def test_the_fields_are_float64_arrays_of_the_channels():
 @pytest.mark.parametrize("ddof", [0, 1])
 def test_variance(ddof):
     x = draw(np.float64)
-    variance = numnorm.batch_moments(x).variance(ddof)
+    variance = numnorm.batch_moments(x).var(ddof)
     assert variance.dtype == np.float64
     # The tolerance of `assert_moments` for float64.
     np.testing.assert_allclose(variance, np.var(x, axis=0, ddof=ddof), rtol=32 * EPS64)
     if ddof == 0:
-        np.testing.assert_array_equal(numnorm.batch_moments(x).variance(), variance)
+        np.testing.assert_array_equal(numnorm.batch_moments(x).var(), variance)
 
 
 @pytest.mark.parametrize("ddof", [0, 1])
@@ -142,7 +142,7 @@ def test_the_standard_deviation_is_the_root_of_the_variance(ddof):
     assert deviation.dtype == np.float64
     expected = np.std(draw(np.float64, 1e7).astype(np.longdouble), axis=0, ddof=ddof)
     np.testing.assert_allclose(np.float64(deviation / expected), 1, rtol=16 * EPS64)
-    np.testing.assert_array_equal(deviation, np.sqrt(moments.variance(ddof)))
+    np.testing.assert_array_equal(deviation, np.sqrt(moments.var(ddof)))
 
 
 def test_an_empty_chunk_is_neutral_exactly():
@@ -180,8 +180,8 @@ def test_counts_of_narrow_integers_do_not_wrap(kind):
         assert type(found.count) is int
         assert found.count == 2 * most
     # Twice the same values have the same variance.
-    np.testing.assert_allclose(narrow.merge(narrow).variance(), 1, rtol=4 * EPS64)
-    np.testing.assert_array_equal(narrow.variance(ddof=kind(most - 1)), float(most))
+    np.testing.assert_allclose(narrow.merge(narrow).var(), 1, rtol=4 * EPS64)
+    np.testing.assert_array_equal(narrow.var(ddof=kind(most - 1)), float(most))
 
 
 def test_two_empty_chunks_are_empty():
@@ -214,7 +214,7 @@ def test_constant_channels_have_no_variance_after_any_merge():
 def test_streamed_statistics_give_the_output_of_the_whole_batch(dtype):
     x = draw(dtype, 1e3)
     moments = streamed(np.split(x, [7, 30, 31]))
-    stored = {"running_mean": moments.mean, "running_var": moments.variance()}
+    stored = {"running_mean": moments.mean, "running_var": moments.var()}
     y = numnorm.batch_norm(x, training=False, **stored)
     # |y| is below four, and the streamed moments err as `assert_moments` says: 4 u in the mean,
     # 16 u in the deviation times |y|. The offset costs float64 a further 1e3 u.
@@ -227,7 +227,7 @@ def test_moments_of_two_machines_normalize_as_one():
     x = draw(np.float32, 1e7)
     left, right = (numnorm.batch_moments(half) for half in np.split(x, [13]))
     moments = left.merge(right)
-    stored = {"running_mean": moments.mean, "running_var": moments.variance()}
+    stored = {"running_mean": moments.mean, "running_var": moments.var()}
     y = numnorm.batch_norm(x, training=False, **stored)
     # As above; the mean in float64 leaves no error of the offset to a float32 batch.
     tolerance = 100 * np.finfo(np.float32).eps
@@ -240,9 +240,9 @@ def test_moments_of_two_machines_normalize_as_one():
      ((50, 3, 4, 5), (1, 2)), ((50, 3, 4, 5), (3, 2)), ((70, 2000), 1)],
 )  # fmt: skip
 def test_chunks_of_whole_steps_give_the_bytes_of_one_call(shape, channel_axis):
-    step = numnorm.stream_step(shape, channel_axis=channel_axis)
+    step = numnorm.chunk_multiple(shape, channel_axis=channel_axis)
     x = np.random.default_rng(3).normal(size=(2 * step + 7, *shape[1:]))
-    assert numnorm.stream_step(x.shape, channel_axis=channel_axis) == step
+    assert numnorm.chunk_multiple(x.shape, channel_axis=channel_axis) == step
     whole = numnorm.batch_moments(x, channel_axis=channel_axis)
     total = None
     for start in range(0, len(x), step):
@@ -253,11 +253,11 @@ def test_chunks_of_whole_steps_give_the_bytes_of_one_call(shape, channel_axis):
 
 
 def test_step_of_a_stream_of_channels_is_their_number():
-    assert numnorm.stream_step((7, 5), channel_axis=0) == 7
-    assert numnorm.stream_step([7, 5, 3], channel_axis=(0, 2)) == 7
+    assert numnorm.chunk_multiple((7, 5), channel_axis=0) == 7
+    assert numnorm.chunk_multiple([7, 5, 3], channel_axis=(0, 2)) == 7
     with pytest.raises(TypeError, match=r"^shape must be an int, got 7.0$"):
-        numnorm.stream_step((7.0, 5))
+        numnorm.chunk_multiple((7.0, 5))
     with pytest.raises(TypeError, match="shape must be a sequence of integers, got 5"):
-        numnorm.stream_step(5)
+        numnorm.chunk_multiple(5)
     with pytest.raises(ValueError, match=r"^channel_axis must be between -2 and 1"):
-        numnorm.stream_step((7, 5), channel_axis=2)
+        numnorm.chunk_multiple((7, 5), channel_axis=2)

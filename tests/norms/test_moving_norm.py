@@ -209,7 +209,7 @@ def test_constant_windows_give_zeros():
 @pytest.mark.parametrize("options", [{}, {"center": True}, {"min_window": 3}])
 def test_numerical_gradient(options):
     x, dy = RNG.normal(size=(14, 2)), RNG.normal(size=(14, 2))
-    for flags in ({}, {"subtract_mean": False}, {"scale": False}):
+    for flags in ({}, {"subtract_mean": False}, {"with_std": False}):
         words = {"mean": flags.get("subtract_mean", True), "scale": flags.get("scale", True)}
 
         def output(x, words=words):
@@ -333,7 +333,7 @@ def test_integers_and_other_layouts():
         ({"window": 3, "axis": 1}, "axis must be between -1 and 0"),
         ({"window": 3, "center": None}, "center must be True or False, got None"),
         (
-            {"window": 3, "subtract_mean": False, "scale": False},
+            {"window": 3, "subtract_mean": False, "with_std": False},
             "subtract_mean and scale must not both be False",
         ),
         ({"window": 3, "norm_vars": True}, "'norm_vars': use scale"),

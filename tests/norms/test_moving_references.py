@@ -131,7 +131,7 @@ def test_least_window_of_torchaudio_is_for_trailing_windows():
     whole = reference.torchaudio_sliding_window_cmn(x, 600, 100, False, False)
     # Its defaults: an utterance of fewer steps is normalized by all of them.
     close(whole, x - x.mean(axis=0))
-    close(numnorm.moving_norm(x, 601, axis=-2, min_window=100, scale=False), x - x.mean(axis=0))
+    close(numnorm.moving_norm(x, 601, axis=-2, min_window=100, with_std=False), x - x.mean(axis=0))
 
 
 def test_centred_means_of_kaldi():
@@ -139,7 +139,7 @@ def test_centred_means_of_kaldi():
     for steps in (40, 300, 301, 700):
         x = RNG.normal(size=(steps, 3))
         theirs = reference.torchaudio_sliding_window_cmn(x, 300, 100, True, False)
-        close(numnorm.moving_norm(x, 300, axis=-2, center=True, scale=False), theirs)
+        close(numnorm.moving_norm(x, 300, axis=-2, center=True, with_std=False), theirs)
 
 
 @pytest.mark.parametrize("norm_vars", [False, True])

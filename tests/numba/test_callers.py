@@ -24,9 +24,9 @@ import json
 import numba
 import numpy as np
 import numnorm
-import numnorm.numba
+import numnorm._numba
 
-numnorm.numba.init()
+numnorm._numba.init()
 
 @numba.njit(cache=True)
 def inner(x, gamma, beta):
@@ -76,8 +76,8 @@ def test_an_error_inside_prange_leaves_rows_as_they_were():
     # In a process of its own: what becomes of the error depends on Numba's threads.
     code = """
 import json, numba, numpy as np, numnorm
-import numnorm.numba
-numnorm.numba.init()
+import numnorm._numba
+numnorm._numba.init()
 
 @numba.njit(parallel=True)
 def rows(x, eps, check):
@@ -152,7 +152,7 @@ def test_options_of_a_caller_change_no_result():
     def call(left, right, eps):
         normalized = numnorm.layer_norm(left, eps=eps)
         merged = numnorm.batch_moments(left).merge(numnorm.batch_moments(right))
-        return normalized, merged.mean, merged.m2, merged.mean_lo, merged.variance()
+        return normalized, merged.mean, merged.m2, merged.mean_lo, merged.var()
 
     for options in ({"fastmath": True, "error_model": "numpy"}, {}):
         jitted = numba.njit(**options)(call)
@@ -214,9 +214,9 @@ def test_cached_callers_depend_on_all_that_they_compile():
 def test_the_compiler_may_be_the_first_to_use_numnorm():
     code = """
 import numba, numpy, numnorm, sys
-import numnorm.numba
-numnorm.numba.init()
-assert "numnorm.public" not in sys.modules
+import numnorm._numba
+numnorm._numba.init()
+assert "numnorm._public" not in sys.modules
 print(numba.njit(lambda x: numnorm.layer_norm(x))(numpy.ones((2, 3))).sum())
 """
     assert output_of(start("-c", code)).split() == ["0.0"]
@@ -225,29 +225,29 @@ print(numba.njit(lambda x: numnorm.layer_norm(x))(numpy.ones((2, 3))).sum())
 def test_a_process_without_numnorm_imports_little_of_it():
     code = """
 import sys
-import numnorm.numba
-numnorm.numba.init()
+import numnorm._numba
+numnorm._numba.init()
 print(*sorted(name for name in sys.modules if name.startswith(("numba", "numnorm"))))
 """
-    assert output_of(start("-c", code)).split() == ["numnorm", "numnorm.numba"]
+    assert output_of(start("-c", code)).split() == ["numnorm", "numnorm._numba"]
 
 
 def test_numba_finds_the_entry_point():
     points = importlib.metadata.entry_points(group="numba_extensions")
-    ours = [point for point in points if point.value == "numnorm.numba:init"]
+    ours = [point for point in points if point.value == "numnorm._numba:init"]
     if not ours:
         pytest.skip("numnorm is not installed")
-    assert all(point.load() is numnorm.numba.init for point in ours)
+    assert all(point.load() is numnorm._numba.init for point in ours)
 
 
 def test_registration_leaves_the_rest_of_numba_for_later():
     # It is a part of a process's first call of a norm, also where nothing is compiled.
     code = """
 import sys
-import numnorm.numba
-import numnorm.public
+import numnorm._numba
+import numnorm._public
 import numnorm.rnn
-numnorm.numba.init()
-print("numnorm.numba.registration" in sys.modules, "numba.cpython.randomimpl" in sys.modules)
+numnorm._numba.init()
+print("numnorm._numba.registration" in sys.modules, "numba.cpython.randomimpl" in sys.modules)
 """
     assert output_of(start("-c", code)).split() == ["True", "False"]

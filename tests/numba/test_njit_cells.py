@@ -229,8 +229,8 @@ CALLER = """
 import sys
 import numba, numpy as np
 from numnorm import rnn
-import numnorm.numba
-numnorm.numba.init()
+import numnorm._numba
+numnorm._numba.init()
 
 @numba.njit(cache=True)
 def inner(x, p, h):

@@ -253,7 +253,7 @@ CACHED = """
 import numba
 import numpy as np
 
-import numnorm.numba  # an installed numnorm has an entry point for this
+import numnorm._numba  # an installed numnorm has an entry point for this
 
 @numba.njit(cache=True)
 def inner(x):

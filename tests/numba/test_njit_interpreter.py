@@ -182,9 +182,9 @@ import json
 import numba
 import numpy as np
 import numnorm
-import numnorm.numba
+import numnorm._numba
 
-numnorm.numba.init()
+numnorm._numba.init()
 
 @numba.njit(cache=True)
 def call(x):

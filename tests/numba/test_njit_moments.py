@@ -73,7 +73,7 @@ def test_integers():
 def test_methods():
     def call(x, y, ddof):
         left, right = numnorm.batch_moments(x), numnorm.batch_moments(y)
-        return left.variance(), right.std(ddof), right.variance(ddof=1), left.merge(right)
+        return left.var(), right.std(ddof), right.var(ddof=1), left.merge(right)
 
     x, y = rng.standard_normal((2, 50, 4)) + 1e5
     actual, expected = numba.njit(call)(x, y, 1), call(x, y, 1)
@@ -116,8 +116,8 @@ def test_typing_errors(text):
 
 ERRORS = {
     "numnorm.batch_moments(x[:, 1:], after=m)": "moments must have one number for each channel",
-    "m.variance(2)": "ddof must be less than the count",
-    "m.variance(-1)": "ddof must be at least 0",
+    "m.var(2)": "ddof must be less than the count",
+    "m.var(-1)": "ddof must be at least 0",
 }
 
 

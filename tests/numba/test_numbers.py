@@ -31,7 +31,7 @@ def columns(x, number, count):
     )
     numnorm.batch_norm(x, running_mean=mean, running_var=var, momentum="cumulative", batches=count)
     moments = numnorm.batch_moments(x, channel_axis=count)
-    return y, mean, var, moments.variance(count)
+    return y, mean, var, moments.var(count)
 
 
 def groups(x, number, count):

@@ -11,7 +11,7 @@ from numba.core.errors import UnsupportedError
 
 import numnorm
 from numnorm import rnn
-from numnorm.numba.homes import HOMES, NORMS
+from numnorm._numba.homes import HOMES, NORMS
 
 pytestmark = compiled
 X = np.random.default_rng(7).standard_normal((2, 3))
@@ -131,11 +131,11 @@ def test_other_calls_are_taken():
 def test_the_first_function_of_a_process_is_looked_at():
     code = """
 import numba, numpy, numnorm
-import numnorm.numba
-numnorm.numba.init()  # what an installed numnorm has an entry point for
+import numnorm._numba
+numnorm._numba.init()  # what an installed numnorm has an entry point for
 try:
-    numba.njit(lambda x: numnorm.stream_step(x))(numpy.ones((2, 3)))
+    numba.njit(lambda x: numnorm.chunk_multiple(x))(numpy.ones((2, 3)))
 except numba.core.errors.NumbaError as error:
     print(str(error).splitlines()[1])
 """
-    assert output_of(start("-c", code)).startswith("numnorm.stream_step is not compiled")
+    assert output_of(start("-c", code)).startswith("numnorm.chunk_multiple is not compiled")

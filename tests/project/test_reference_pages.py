@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
 # Modules and the files of their `__all__`; they are read, as some need other libraries.
 MODULES = {
-    "numnorm": "public.py",
+    "numnorm": "_public.py",
     "numnorm.cuda": "cuda.py",
     **{f"numnorm.{name}": f"{name}/__init__.py" for name in ("rnn", "sklearn")},
     **{f"numnorm.{name}": f"{name}/__init__.pyi" for name in stubs.PLACES},

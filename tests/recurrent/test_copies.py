@@ -131,7 +131,7 @@ def test_parameters_go_through_a_file(name, allow_pickle):
     _, parameters, _ = made(name)
     parameters = parameters._replace(bias=None)
     file = stored(**parameters._asdict())
-    loaded = rnn.load_parameters(type(parameters), np.load(file, allow_pickle=allow_pickle))
+    loaded = rnn.parameters_from_arrays(type(parameters), np.load(file, allow_pickle=allow_pickle))
     assert type(loaded) is type(parameters)
     for mine, before in zip(loaded, parameters, strict=True):
         assert (mine is None) == (before is None)
@@ -142,7 +142,7 @@ WEIGHTS = {"weight_x": np.ones((2, 3)), "weight_h": np.eye(2)}
 
 
 def test_errors_of_files():
-    load = rnn.load_parameters
+    load = rnn.parameters_from_arrays
     with pytest.raises(
         TypeError,
         match="kind must be one of LSTMParameters, ProjectedLSTMParameters, GRUParameters",
@@ -170,4 +170,4 @@ def test_a_projection_is_not_left_out_of_a_file():
     arrays = rnn.lstm_init(3, 7, rng=np.random.default_rng(0), proj_size=5)._asdict()
     del arrays["projection"]
     with pytest.raises(ValueError, match="arrays must have 'projection'"):
-        rnn.load_parameters(rnn.ProjectedLSTMParameters, arrays)
+        rnn.parameters_from_arrays(rnn.ProjectedLSTMParameters, arrays)

@@ -17,7 +17,7 @@ RNG = np.random.default_rng(40)
     [
         *({"window": 7}, {"window": 7, "center": True}, {"window": 6, "min_window": 4}),
         {"window": 5, "subtract_mean": False, "eps": 0.5},
-        *({"window": 8, "scale": False, "center": True}, {"window": 99}),
+        *({"window": 8, "with_std": False, "center": True}, {"window": 99}),
     ],
     ids=str,
 )
@@ -55,13 +55,13 @@ def test_parameters_are_checked_and_named():
     with pytest.raises(ValueError, match=r"^min_window must be at most the window, 3, got 4$"):
         MovingNormalizer(3, min_window=4).fit_transform(x)
     with pytest.raises(ValueError, match=r"^subtract_mean and scale must not both be False$"):
-        MovingNormalizer(subtract_mean=False, scale=False).fit_transform(x)
+        MovingNormalizer(subtract_mean=False, with_std=False).fit_transform(x)
 
 
 @pytest.mark.parametrize(
     "options, text",
     [
-        ({"subtract_mean": False, "scale": False}, "must not both be False"),
+        ({"subtract_mean": False, "with_std": False}, "must not both be False"),
         ({"window": 5, "min_window": 9}, "min_window must be at most the window, 5, got 9"),
     ],
 )

@@ -18,7 +18,7 @@ from numnorm.sklearn import (
 # Results that have the scale of the rows.
 LINEAR = [
     StandardNormalVariate(with_std=False),
-    MovingNormalizer(scale=False),
+    MovingNormalizer(with_std=False),
     MultiplicativeScatterCorrection(),
     BatchNormalizer(with_std=False),
 ]

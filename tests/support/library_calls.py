@@ -58,7 +58,7 @@ def moments(make, channel_axis=1):
     chunks = make(draw(6, 5, 3)), make(draw(6, 5, 3, seed=1))
     one, other = (numnorm.batch_moments(x, channel_axis=channel_axis) for x in chunks)
     both = numnorm.batch_moments(chunks[1], channel_axis=channel_axis, after=one)
-    return one[1:], both[1:], one.merge(other)[1:], both.variance(ddof=1), both.std()
+    return one[1:], both[1:], one.merge(other)[1:], both.var(ddof=1), both.std()
 
 
 def moving(name, number, make):

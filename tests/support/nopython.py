@@ -6,11 +6,11 @@ import pytest
 from every_call import COMPILED
 
 import numnorm
-import numnorm.numba
+import numnorm._numba
 
 compiled = pytest.mark.skipif(not COMPILED, reason="Numba compiles nothing")
 if COMPILED:  # an installed numnorm has an entry point for this
-    numnorm.numba.init()
+    numnorm._numba.init()
 
 
 def function_of(arguments, *lines):

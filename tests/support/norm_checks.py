@@ -73,7 +73,7 @@ class Norm(NamedTuple):
         return {
             "ada_norm": (numnorm.Normalized, np.ndarray),
             "standard_normal_variate": (numnorm.Normalized, np.ndarray),
-            "rms_norm": (numnorm.RmsNormalized, numnorm.RmsGradients),
+            "rms_norm": (numnorm.RMSNormalized, numnorm.RMSGradients),
             "weight_norm": (numnorm.WeightNormalized, numnorm.WeightGradients),
         }.get(self.name, (numnorm.Normalized, numnorm.Gradients))
 

@@ -21,6 +21,7 @@ MASKS = {
     "of one": xr.DataArray(RNG.random(6) < 0.6, {"time": X.time}, "time"),
     "of two": xr.DataArray(RNG.random((4, 3)) < 0.7, {"band": X.band}, ("band", "sample")),
 }
+DIVIDED = {"sample": 2, "time": 4, "band": 3}
 WEIGHTS = xr.DataArray(RNG.integers(0, 3, 6) * RNG.random(6), {"time": X.time}, "time")
 
 NORMS = {
@@ -84,20 +85,20 @@ def check(name, x, where, weights, lazy=None, **options):
 @pytest.mark.parametrize("name", [*NORMS, *MOVING])
 def test_masks_are_aligned_by_name(name, mask):
     check(name, X, MASKS[mask], None)
-    lazy = X.chunk({"sample": 2} if name in MOVING or name == "layer_norm" else -1)
-    check(name, X, MASKS[mask], None, lazy, fill=7.0)
+    check(name, X, MASKS[mask], None, X.chunk(DIVIDED), fill=7.0)
 
 
 @pytest.mark.parametrize("name", NORMS)
 def test_weights(name):
     check(name, X, None, WEIGHTS)
-    check(name, X, MASKS["of all"], WEIGHTS, X.chunk(-1))
+    check(name, X, MASKS["of all"], WEIGHTS, X.chunk(DIVIDED))
+    check(name, X, MASKS["of all"].chunk(2), WEIGHTS.chunk(4), X.chunk(-1))
 
 
 @pytest.mark.parametrize("byte", [NAN, NEGATIVE])
 @pytest.mark.parametrize("name", NORMS)
 def test_checks_of_a_lazy_call_read_no_new_memory(name, byte):
-    lazy = X.chunk({"sample": 1} if name in ("layer_norm", "instance_norm") else -1)
+    lazy = X.chunk(DIVIDED)
     with filled_memory(byte):
         result = NORMS[name](lazy, weights=WEIGHTS)
     check(name, X, None, WEIGHTS, lazy)
@@ -107,8 +108,8 @@ def test_checks_of_a_lazy_call_read_no_new_memory(name, byte):
 @pytest.mark.parametrize("name", [*NORMS, *MOVING])
 def test_missing_values(name):
     check(name, GAPS, None, None, nan_policy="omit")
-    check(name, GAPS, MASKS["of one"], None, GAPS.chunk(-1), nan_policy="omit", fill=0.0)
-    with pytest.raises(ValueError, match=r"^[xv] must not contain NaN, as nan_policy is 'raise'$"):
+    check(name, GAPS, MASKS["of one"], None, GAPS.chunk(DIVIDED), nan_policy="omit", fill=0.0)
+    with pytest.raises(ValueError, match=r"^x must not contain NaN, as nan_policy is 'raise'$"):
         {**NORMS, **MOVING}[name](GAPS, nan_policy="raise")
 
 

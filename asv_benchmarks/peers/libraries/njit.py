@@ -9,7 +9,7 @@ from typing import Any
 import numba
 
 import numnorm
-import numnorm.numba
+import numnorm._numba
 
 from ..arrays import Array, Arrays
 from ..cases import Case
@@ -18,7 +18,7 @@ from . import Call
 PACKAGES = ("numnorm", "numba", "llvmlite", "numpy")
 
 # Numba does so itself where numnorm is installed.
-numnorm.numba.init()
+numnorm._numba.init()
 
 
 def start(threads: int) -> None:

@@ -161,6 +161,15 @@ class MovingBackend(Protocol):
         """Return dx for the caller."""
 
     def exponential_step(
-        self, x: Any, state: ExponentialState | None, layout: MovingLayout, decay: Decay, out: Any
-    ) -> tuple[Any, ExponentialState]:
-        """Return y of the next chunk for the caller, and the state after it."""
+        self,
+        x: Any,
+        state: ExponentialState | None,
+        layout: MovingLayout,
+        decay: Decay,
+        out: Any,
+        save: bool,
+    ) -> tuple[tuple[Any, Any, Any], ExponentialState]:
+        """Return what `exponential_forward` returns for the next chunk, and the state after it."""
+
+    def rounded(self, array: Any, dtype: Any, out: Any) -> Any:
+        """Return a result of NumPy in a dtype for the caller; in `out`, if that is given."""

@@ -5,7 +5,7 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "memory.host_arrays": ("as_float_array",),
+    "memory.host_arrays": ("as_float_array", "rounded"),
     "recurrent.lstm_batch_norm": ("batch_cell_backward", "batch_cell_forward"),
     "recurrent.cells": ("cell_backward", "cell_forward", "cell_weights", "prepared_step"),
     "recurrent.sequences": (

@@ -133,7 +133,7 @@ _DESCRIBED: dict[str, dict[str, Any]] = {
     "groups": {"help": "number of groups of channels"},
     "eps": {"help": "default: that of the function"},
     "nan_policy": {"choices": _POLICIES, "help": "default: propagate"},
-    "scale": {"type": float, "help": "C of ada_norm (default: 1)"},
+    "scale": {"help": "C of ada_norm (default: 1)"},
     "k": {"help": "k of ada_norm (default: 0.1)"},
     "ddof": {
         "help": "of ada_norm and standard_normal_variate: the variance is over N - DDOF "
@@ -143,6 +143,7 @@ _DESCRIBED: dict[str, dict[str, Any]] = {
     "window": {"metavar": "STEPS", "help": "of moving_norm"},
     "center": {"help": "around their steps"},
     "min_window": {"metavar": "STEPS", "help": "default: 1"},
+    "with_std": {"help": "moving_norm: subtract the mean alone"},
     "subtract_mean": {"help": "moving_norm: divide by the root mean square alone"},
     "alpha": {"help": "of exponential_norm: the weight of a new step"},
     "adjust": {"help": "exponential_norm: weights are not divided by their sum"},
@@ -177,7 +178,6 @@ def _add_norms(parser: CommandParser) -> None:
         if "help" not in described:
             described["help"] = _first_words(name)
         norms.add_argument(_flag(name), **described)
-    _add_switch(norms, "--no-scale", "moving_norm: subtract the mean alone")
     statistics = norms.add_mutually_exclusive_group()
     statistics.add_argument(
         "--statistics",
@@ -201,11 +201,6 @@ def _first_words(option: str) -> str:
     return f"of {', '.join(methods)}: {sentence}".replace("%", "%%")
 
 
-def _add_switch(group: Any, flag: str, text: str) -> None:
-    name = flag.removeprefix("--no-").replace("-", "_")
-    group.add_argument(flag, dest=name, action="store_const", const=False, help=text)
-
-
 def _length(text: str) -> int:
     length = int(text)
     if length < 1:
@@ -224,7 +219,7 @@ def _options(arguments: Namespace) -> dict[str, Any]:
     every = {name for options in OPTIONS.values() for name in options}
     stated = {name: value for name, value in vars(arguments).items() if value is not None}
     for name in sorted(every & stated.keys() - set(known)):
-        own = ", ".join(_flag(each, _is_switch(each, arguments.method)) for each in known)
+        own = ", ".join(_flag(each, _is_switch(each)) for each in known)
         raise CommandError(
             f"{_flag(name, stated[name] is False)} is not for {arguments.method}, which takes {own}"
         )
@@ -251,8 +246,11 @@ def _flag(name: str, switch: bool = False) -> str:
     return ("--no-" if switch else "--") + name.replace("_", "-")
 
 
-def _is_switch(name: str, method: str) -> bool:
-    return name in ("subtract_mean", "adjust") or (name == "scale" and method == "moving_norm")
+def _is_switch(option: str) -> bool:
+    """Return whether an option is on unless it is switched off."""
+    method = next(method for method, options in OPTIONS.items() if option in options)
+    parameter = parameters_of(getattr(numnorm, method)).get(option)
+    return parameter is not None and parameter.default is True
 
 
 def _check_paths(arguments: Namespace) -> None:

@@ -48,7 +48,12 @@ NEEDED = {
 MOVING = tuple(n for n, spec in _METHODS.items() if spec.family in ("windows", "decay"))
 """The norms along one axis, in parts of which the results depend on the parts before."""
 
-ARRAYS = {name for spec in SPECS for name in (*spec.parameters, *spec.constants)}
+ARRAYS = {
+    name
+    for spec in SPECS
+    for name in (*spec.parameters, *spec.constants)
+    if not spec.broadcasts(name)
+}
 """The options that are arrays in files."""
 
 _VECTORS = ("gamma", "beta", "running_mean", "running_var")

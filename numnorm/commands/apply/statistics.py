@@ -8,7 +8,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from numnorm import Moments, batch_moments, stream_step
+from numnorm import Moments, batch_moments, chunk_multiple
 from numnorm.array_types import NanPolicy
 from numnorm.backends.contract.backend import BlockMoments
 from numnorm.commands.apply.formats.protocol import Array
@@ -233,8 +233,8 @@ def cuttable_axes(shape: tuple[int, ...], channel_axis: int) -> list[tuple[int, 
         The first axis, and where it may be cut.
     """
     # Parts along the first axis have different channels if it is the channel axis. Otherwise they
-    # continue the same channels, and must begin at multiples of `stream_step` for equal bytes.
-    return [(0, 1 if channel_axis == 0 else stream_step(shape, channel_axis=channel_axis))]
+    # continue the same channels, and must begin at multiples of `chunk_multiple` for equal bytes.
+    return [(0, 1 if channel_axis == 0 else chunk_multiple(shape, channel_axis=channel_axis))]
 
 
 def _statistics(parts: list[Moments]) -> tuple[Array, Array]:
@@ -243,4 +243,4 @@ def _statistics(parts: list[Moments]) -> tuple[Array, Array]:
     counts = [part.count for part in parts]
     count = counts[0] if np.ndim(counts[0]) == 0 else np.concatenate(counts)
     moments = Moments(count, means, m2s)
-    return moments.mean, moments.variance()
+    return moments.mean, moments.var()

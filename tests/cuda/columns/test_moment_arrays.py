@@ -9,7 +9,7 @@ from simulated_target import Kernel
 
 import numnorm
 from numnorm import Moments, batch_moments
-from numnorm.norms.batch import stream_step
+from numnorm.norms.batch import chunk_multiple
 
 # A shape with its channel axis: plain, channels first, last and foremost, whole and ragged.
 PLACES = {
@@ -110,7 +110,7 @@ STREAMS_OF_BLOCKS = {
 def test_whole_steps_give_the_bytes_of_one_call(imported, name, dtype):
     library, (shape, step) = imported("torch"), STREAMS_OF_BLOCKS[name]
     x = draw(shape, dtype)
-    assert stream_step(shape) == step
+    assert chunk_multiple(shape) == step
     whole = batch_moments(library.take(x))
     check(whole, reference.moments(x), dtype)
     for length in (step, 2 * step):

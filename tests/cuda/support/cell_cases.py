@@ -73,7 +73,7 @@ def shape_for(name, dtype):
 def parameters(spec, units, inputs, dtype="float64", seed=0):
     """Return random parameters of a spec."""
     rng, kind = np.random.default_rng(seed), KINDS[type(spec)]
-    names, wide = _OF_NORMS[spec._replace(zoneout=False)], kind.gates * units
+    names, wide = _OF_NORMS[spec._replace(zoneout=False)], len(kind.gates) * units
 
     def draw(mean, *shape):
         return rng.normal(mean, 0.5, shape).astype(dtype)

@@ -146,7 +146,7 @@ def test_bfloat16_through_a_file_of_numpy(kind):
     """NumPy writes it as two bytes without a name."""
     parameters = drawn(kind, dtype=ml_dtypes.bfloat16)
     arrays = np.load(io.BytesIO(of_numpy(**parameters._asdict())))
-    assert_same(rnn.load_parameters(type(parameters), arrays), parameters)
+    assert_same(rnn.parameters_from_arrays(type(parameters), arrays), parameters)
 
 
 # Files that are refused
@@ -383,7 +383,7 @@ def test_damage_to_a_file_of_numpy_is_found(save):
             if arrays is None:
                 continue
             try:
-                assert_same(rnn.load_parameters(type(parameters), arrays), parameters)
+                assert_same(rnn.parameters_from_arrays(type(parameters), arrays), parameters)
             except ValueError:
                 refused += 1
     assert refused > 100
@@ -397,7 +397,7 @@ def test_an_entry_that_the_directory_lacks_is_missed():
     entry = content.index(b"PK\x01\x02", content.index(b"PK\x01\x02") + 4)
     content[entry + 33] ^= 1  # its higher byte
     with pytest.raises(ValueError, match=r"^arrays must be whole, got a damaged file"):
-        rnn.load_parameters(rnn.RNNParameters, opened(bytes(content)))
+        rnn.parameters_from_arrays(rnn.RNNParameters, opened(bytes(content)))
 
 
 @pytest.mark.parametrize("allow_pickle", [False, True])
@@ -410,6 +410,6 @@ def test_objects_are_no_parameters(value, allow_pickle):
         np.savez(file, **arrays, bias=bias)
         file.seek(0)
         with pytest.raises(ValueError, match=r"^bias must hold numbers, got objects$"):
-            rnn.load_parameters(rnn.RNNParameters, np.load(file, allow_pickle=allow_pickle))
+            rnn.parameters_from_arrays(rnn.RNNParameters, np.load(file, allow_pickle=allow_pickle))
     with pytest.raises(ValueError, match=r"^bias must hold numbers, got objects$"):
-        rnn.load_parameters(rnn.RNNParameters, arrays | {"bias": bias})
+        rnn.parameters_from_arrays(rnn.RNNParameters, arrays | {"bias": bias})

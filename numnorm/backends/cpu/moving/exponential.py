@@ -217,13 +217,22 @@ def _missing_shares(plan: Plan, keep: Array, weights: Array, decay: Decay) -> tu
 # Chunk by chunk
 
 
+Results = tuple[Array, Array | None, Array | None]
+"""The array y, and mean and rstd of each step if they are to be saved."""
+
+
 def exponential_step(
-    x: Array, state: ExponentialState | None, layout: MovingLayout, decay: Decay, out: Any
-) -> tuple[Array, ExponentialState]:
-    """Return y of the next chunk, and the state after it."""
+    x: Array,
+    state: ExponentialState | None,
+    layout: MovingLayout,
+    decay: Decay,
+    out: Any,
+    save: bool,
+) -> tuple[Results, ExponentialState]:
+    """Return the results for the next chunk, and the state after it."""
     if state is not None and isinstance(state.weight, np.generic | np.ndarray):
         # Values were missing.
-        return missing_exponential_step(KEEP_ALL, x, state, layout, decay, out)
+        return missing_exponential_step(KEEP_ALL, x, state, layout, decay, out, save)
     shape = _channels(x, layout)
     weight, before = 0.0, np.zeros((3, layout.outer * layout.inner))
     if state is not None:
@@ -232,10 +241,10 @@ def exponential_step(
     plan = plan_of(x.dtype, layout)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
-    arrays = source, target, *statistics_for(x, False)
-    weight, after = run_exponential(plan, arrays, before, weight, decay)
-    y = result_of(target, x, out)
-    return y, ExponentialState(weight, *(row.reshape(shape).copy() for row in after))
+    statistics = statistics_for(x, save)
+    weight, after = run_exponential(plan, (source, target, *statistics), before, weight, decay)
+    results = result_of(target, x, out), *statistics_of(plan, x, save, *statistics)
+    return results, ExponentialState(weight, *(row.reshape(shape).copy() for row in after))
 
 
 def missing_exponential_step(
@@ -245,7 +254,8 @@ def missing_exponential_step(
     layout: MovingLayout,
     decay: Decay,
     out: Any,
-) -> tuple[Array, ExponentialState]:
+    save: bool,
+) -> tuple[Results, ExponentialState]:
     """Return the same, with statistics of what a weighting keeps."""
     keep, fill = selected_by(weighting, x)
     shape, past = _channels(x, layout), nothing(layout.outer * layout.inner)
@@ -253,9 +263,10 @@ def missing_exponential_step(
         weight, statistics = np.broadcast_to(state.weight, shape), _statistics(state, shape)
         weights = as_statistic("state.weight", weight, shape, "one for each channel")
         past = Past(weights, statistics)
-    y, _, past = run_missing(x, keep, past, layout, decay, out, False)
+    y, saved, past = run_missing(x, keep, past, layout, decay, out, save)
+    results = fill(y), *statistics_of(plan_of(x.dtype, layout), x, save, *saved)
     rows = past.weights, *past.statistics
-    return fill(y), ExponentialState(*(row.reshape(shape).copy() for row in rows))
+    return results, ExponentialState(*(row.reshape(shape).copy() for row in rows))
 
 
 def _channels(x: Array, layout: MovingLayout) -> tuple[int, ...]:
