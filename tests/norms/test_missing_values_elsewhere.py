@@ -130,15 +130,15 @@ def test_labels_of_chunks_need_not_be_the_same(rng):
         assert_allclose(getattr(total.moments, field), getattr(whole.moments, field), **CLOSE)
 
 
-def test_compiled_callers_are_told():
+def test_compiled_callers_take_masks():
     numba = pytest.importorskip("numba")
     import numnorm._numba  # registers the functions
 
     if numba.config.DISABLE_JIT:
         pytest.skip("nothing is compiled")
-    caller = numba.njit(lambda x, keep: numnorm.layer_norm(x, where=keep))
-    with pytest.raises(numba.TypingError, match="unexpected keyword argument 'where'"):
-        caller(np.ones((2, 3)), np.ones((2, 3), bool))
+    caller = numba.njit(lambda x, keep: numnorm.layer_norm(x, eps=0, where=keep))
+    y = caller(np.array([[1.0, 5.0, 3.0]]), np.array([True, False, True]))
+    assert_array_equal(y, [[-1, 0, 1]])
 
 
 def test_inference_of_instance_norm_takes_masks():

@@ -180,9 +180,10 @@ def test_out_may_be_the_input_or_overlap_it():
     same(numba.njit(function_of(["dy", "x", "mean", "rstd"], text))(dy, x, *n[1:]), expected)
 
 
-def test_standard_normal_variate():
-    x = rng.standard_normal((6, 40)).astype(np.float32)
-    check(function_of(["x"], "numnorm.standard_normal_variate(x, ddof=1)"), x[:, ::2])
+@pytest.mark.parametrize("options", [{"ddof": 1}, {"ddof": 2, "axis": (0, 1)}, {"axis": 0}])
+def test_standard_normal_variate(options):
+    dy, x = rng.standard_normal((2, 6, 40)).astype(np.float32)
+    check(passes("standard_normal_variate", [], options, {}), dy[:, 1::2], x[:, ::2])
 
 
 # An argument and its value; what the error says.
@@ -196,8 +197,6 @@ TYPING_ERRORS = {
     "layer_norm(x, eps='a')": "eps must be a number, got",
     "layer_norm(x, out=x[0])": "out must be a writable array of float64 with 2 axes, got array",
     "group_norm(x)": "groups must be an int, got None",
-    "instance_norm(x, running_mean=x[0])": "running_mean must be None in compiled code",
-    "instance_norm(x, training=False)": "training must be the literal True in compiled code",
     "ada_norm(x, eps_in='mean')": "eps_in must be the literal 'variance' or 'std', got 'mean'",
     "weight_norm(x, 1.0)": "g must be an array with 1 axis, the axes of x that are not normalized, "
     "got one with 0 axes",
