@@ -761,7 +761,7 @@ def test_a_wrong_count_has_no_variance():
     ],
 )
 def test_the_variance_needs_more_values_than_ddof(ddof, error, message):
-    for function in (numnorm.batch_moments(X).variance, numnorm.batch_moments(X).std):
+    for function in (numnorm.batch_moments(X).var, numnorm.batch_moments(X).std):
         with pytest.raises((TypeError, ValueError)) as caught:
             function(ddof)
         assert_message(caught, error, message)

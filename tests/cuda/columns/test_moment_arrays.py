@@ -85,7 +85,7 @@ def test_no_offset_costs_the_variance_digits(imported, offset, place):
         streamed(library, chunks),
         parts[0].merge(parts[1]),
     ):
-        np.testing.assert_allclose(found.variance().host, 1.0, rtol=4 * np.finfo(np.float64).eps)
+        np.testing.assert_allclose(found.var().host, 1.0, rtol=4 * np.finfo(np.float64).eps)
     # The normalized values of 1 and -1 take two roundings more than the variance.
     y = numnorm.batch_norm(library.take(x), eps=0).host
     np.testing.assert_allclose(y, x - offset, rtol=8 * np.finfo(np.float64).eps)
@@ -192,21 +192,21 @@ def test_merged(library, order):
 @pytest.mark.parametrize("ddof", [0, 1])
 def test_variance(library, ddof):
     x = draw((9, 5), "float64")
-    variance = batch_moments(library.take(x)).variance(ddof)
+    variance = batch_moments(library.take(x)).var(ddof)
     assert variance.host.dtype == np.float64
     np.testing.assert_allclose(variance.host, np.var(x, axis=0, ddof=ddof), rtol=1e-14)
     deviation = batch_moments(library.take(x)).std(ddof)
     assert type(deviation) is type(variance) and deviation.host.dtype == np.float64
     np.testing.assert_allclose(deviation.host, np.std(x, axis=0, ddof=ddof), rtol=1e-14)
     with pytest.raises(ValueError, match=r"^ddof must be less than the count, 9, got 9$"):
-        batch_moments(library.take(x)).variance(9)
+        batch_moments(library.take(x)).var(9)
 
 
 def test_streamed_statistics_give_the_output_of_the_whole_batch(library):
     x = draw((12, 5))
     moments = streamed(library, np.split(x, [5]))
     y = numnorm.batch_norm(
-        library.take(x), running_mean=moments.mean, running_var=moments.variance(), training=False
+        library.take(x), running_mean=moments.mean, running_var=moments.var(), training=False
     )
     np.testing.assert_allclose(y.host, np.float64(reference.batch_norm(x)[0]), atol=2e-6)
 
@@ -217,7 +217,7 @@ def test_jax_without_float64(imported):
     x = draw((9, 5))
     found = streamed(jax, np.split(x, [4, 4]))
     found = found.merge(found)
-    assert found.mean.dtype == found.m2.dtype == found.variance().dtype == np.float32
+    assert found.mean.dtype == found.m2.dtype == found.var().dtype == np.float32
     _, mean, m2 = reference.moments(np.concatenate([x, x]))
     np.testing.assert_allclose(found.mean.host, np.float64(mean), rtol=1e-6)
     np.testing.assert_allclose(found.m2.host, np.float64(m2), rtol=1e-5)
@@ -237,7 +237,7 @@ def test_kernels_are_queued_on_one_stream_and_nothing_is_copied(library, monkeyp
     x = library.take(draw((9, 5)))
     moments = batch_moments(x)
     assert streams == [STREAMS[library.called]] * 2  # of the parts, together
-    moments.merge(batch_moments(x, after=moments)).variance()
+    moments.merge(batch_moments(x, after=moments)).var()
     assert streams == [STREAMS[library.called]] * 6
     assert library.asked == []
 
