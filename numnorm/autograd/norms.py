@@ -25,7 +25,7 @@ Examples
 >>> import numnorm.autograd
 >>> def last(x):
 ...     return numnorm.autograd.{name}(x{options}).ravel()[-1]
->>> print(autograd.grad(last)(np.array({x})).round(4))
+>>> print(autograd.grad(last)(np.array({x})).round(4) + 0)
 {dx}
 """
 
