@@ -92,6 +92,15 @@ def fading(x, alpha):
     return xr.concat([result.assign_coords(time=x.time[0]) for result in results], "time")
 
 
+def energy(x, alpha, gain):
+    """PCEN by its definition."""
+    means = [x.isel(time=0)]
+    for t in range(1, x.sizes["time"]):
+        means.append((1 - alpha) * means[-1] + alpha * x.isel(time=t))
+    mean = xr.concat([m.assign_coords(time=x.time[0]) for m in means], "time")
+    return (x / (mean.assign_coords(time=x.time) + 1e-6) ** gain + 2.0) ** 0.5 - 2.0**0.5
+
+
 # Each norm: its call, and its definition by operations of xarray.
 X = data()
 G = {dims: of(X, *dims) for dims in [("time",), ("band",), ("band", "time"), ("sample",)]}
@@ -166,6 +175,10 @@ CASES = {
         lambda x: named.exponential_norm(x, 0.3, dim="time"),
         lambda x: fading(x, 0.3).assign_coords(time=x.time),
     ),
+    "pcen": (
+        lambda x: named.pcen(x**2, 0.3, of(x, "band") ** 0, dim="time"),
+        lambda x: energy(x**2, 0.3, of(x, "band") ** 0),
+    ),
     "batch_norm": (
         lambda x: named.batch_norm(x, G["band",], G["band",], channel_dim="band"),
         lambda x: layer(x, [d for d in x.dims if d != "band"], G["band",], G["band",]),
@@ -203,7 +216,7 @@ def of_others(x, dim):
 def cases(dtype="float64"):
     parameters = []
     for case in CASES:
-        if case in ("moving_norm", "exponential_norm", "emsc"):
+        if case in ("moving_norm", "exponential_norm", "emsc", "pcen"):
             parameters.append(pytest.param(case, id=case))
             continue
         norm = case.partition(" ")[0].replace("standard_normal_variate", "layer_norm")
