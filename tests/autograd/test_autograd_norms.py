@@ -73,6 +73,7 @@ CASES = {
         {"window": 3, "center": True, "subtract_mean": False},
     ),
     "exponential_norm": ("exponential_norm", (X,), {"alpha": 0.3, "initial": 2}),
+    "pcen": ("pcen", (X**2 + 0.5,), {"alpha": 0.3}),
 }
 # With a mask, and with weights of the elements of a row.
 COUNTING = {
@@ -90,7 +91,7 @@ COUNTING = {
     "exponential_norm": ("exponential_norm", (X,), {"alpha": 0.3}),
 }
 # Whose kernels are no norm's of `kernels.DEFAULT`.
-OTHERS = ("moving_norm", "exponential_norm", "emsc")
+OTHERS = ("moving_norm", "exponential_norm", "pcen", "emsc")
 
 
 def cases(*dtypes):

@@ -63,6 +63,15 @@ def scatter_corrected(x, reference, dim):
     return (x - x.mean(dim)) / gain + reference.mean(dim)
 
 
+def compressed(x, alpha, gain=0.98, bias=2.0, power=0.5, eps=1e-6):
+    """PCEN along the time, a step after the other."""
+    means = [x.isel(time=0, drop=True)]
+    for step in range(1, x.sizes["time"]):
+        means.append((1 - alpha) * means[-1] + alpha * x.isel(time=step, drop=True))
+    mean = xr.concat(means, x.time)
+    return (x / (eps + mean) ** gain + bias) ** power - bias**power
+
+
 def grouped(x, groups, channel, dims):
     """Group norm by its definition, a group after the other."""
     parts = [
@@ -162,6 +171,10 @@ CASES = {
         lambda x: named.moving_norm(x, 3, dim="time"),
         lambda x: windows(x, 3).assign_coords(time=x.time),
     ),
+    "pcen": (
+        lambda x: named.pcen(x.copy(data=abs(x.data)), 0.3, dim="time"),
+        lambda x: compressed(x.copy(data=abs(x.data)), 0.3),
+    ),
     "exponential_norm": (
         lambda x: named.exponential_norm(x, 0.3, dim="time"),
         lambda x: fading(x, 0.3).assign_coords(time=x.time),
@@ -203,7 +216,7 @@ def of_others(x, dim):
 def cases(dtype="float64"):
     parameters = []
     for case in CASES:
-        if case in ("moving_norm", "exponential_norm", "emsc"):
+        if case in ("moving_norm", "exponential_norm", "pcen", "emsc"):
             parameters.append(pytest.param(case, id=case))
             continue
         norm = case.partition(" ")[0].replace("standard_normal_variate", "layer_norm")
