@@ -63,6 +63,15 @@ def scatter_corrected(x, reference, dim):
     return (x - x.mean(dim)) / gain + reference.mean(dim)
 
 
+def compressed(x, alpha, gain=0.98, bias=2.0, power=0.5, eps=1e-6):
+    """PCEN along the time, a step after the other."""
+    means = [x.isel(time=0, drop=True)]
+    for step in range(1, x.sizes["time"]):
+        means.append((1 - alpha) * means[-1] + alpha * x.isel(time=step, drop=True))
+    mean = xr.concat(means, x.time)
+    return (x / (eps + mean) ** gain + bias) ** power - bias**power
+
+
 def grouped(x, groups, channel, dims):
     """Group norm by its definition, a group after the other."""
     parts = [
@@ -90,15 +99,6 @@ def fading(x, alpha):
         variance = sum(w * square for w, square in zip(own, squares, strict=True))
         results.append((x.isel(time=t) - means[t]) / np.maximum(np.sqrt(variance), 1e-4))
     return xr.concat([result.assign_coords(time=x.time[0]) for result in results], "time")
-
-
-def energy(x, alpha, gain):
-    """PCEN by its definition."""
-    means = [x.isel(time=0)]
-    for t in range(1, x.sizes["time"]):
-        means.append((1 - alpha) * means[-1] + alpha * x.isel(time=t))
-    mean = xr.concat([m.assign_coords(time=x.time[0]) for m in means], "time")
-    return (x / (mean.assign_coords(time=x.time) + 1e-6) ** gain + 2.0) ** 0.5 - 2.0**0.5
 
 
 # Each norm: its call, and its definition by operations of xarray.
@@ -171,13 +171,13 @@ CASES = {
         lambda x: named.moving_norm(x, 3, dim="time"),
         lambda x: windows(x, 3).assign_coords(time=x.time),
     ),
+    "pcen": (
+        lambda x: named.pcen(x.copy(data=abs(x.data)), 0.3, dim="time"),
+        lambda x: compressed(x.copy(data=abs(x.data)), 0.3),
+    ),
     "exponential_norm": (
         lambda x: named.exponential_norm(x, 0.3, dim="time"),
         lambda x: fading(x, 0.3).assign_coords(time=x.time),
-    ),
-    "pcen": (
-        lambda x: named.pcen(x**2, 0.3, of(x, "band") ** 0, dim="time"),
-        lambda x: energy(x**2, 0.3, of(x, "band") ** 0),
     ),
     "batch_norm": (
         lambda x: named.batch_norm(x, G["band",], G["band",], channel_dim="band"),
