@@ -150,6 +150,7 @@ def _by_python(
         layout = spec.row_call(x.shape, **options).layout
         statistic_shape = layout.statistic_shape
     arrays = {"x": x}
+    along = {**spec.parameters, **spec.constants}
     for name, value in parameters.items():
         if value is None:
             continue
@@ -157,9 +158,9 @@ def _by_python(
             options = {**options, name: value}  # with all its digits
             continue
         arrays[name] = as_float_array(name, value)
-        if spec.parameters[name] == "elements":
+        if along[name] == "elements":
             check_broadcasts(name, arrays[name].shape, x.shape)
-        elif spec.parameters[name] == "number":
+        elif along[name] == "number":
             check_shape(name, arrays[name].shape, (), "a number")
         else:
             check_shape(name, arrays[name].shape, layout.parameter_shape, layout.parameter_meaning)

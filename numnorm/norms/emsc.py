@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from sys import modules
 from typing import Any, Generic, NamedTuple, Never
 
 import numpy as np
 
-from numnorm.arguments import Shape, brief, check_integer, check_shape
+from numnorm.arguments import Shape, brief, check_float, check_integer, check_shape
 from numnorm.array_likes import (
     any_lazy,
     as_plain_array,
@@ -24,6 +25,12 @@ from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
 from numnorm.norms.spec import Example, NormSpec, RowCall
 from numnorm.norms.weighted import Counting, checked_counting, fills, of_rows
+
+# A slope less than this, times the largest element, is what rounding left of a fit.
+_NOISE = 4.0 * float(np.finfo(np.float64).eps)
+
+# Spectra with weights or missing elements of their own are fitted so many at a time.
+_TOGETHER = 256
 
 
 class EMSCNormalized(NamedTuple, Generic[Array]):
@@ -98,7 +105,7 @@ def emsc(
     -------
     array
         Of the shape and dtype of x. A spectrum without any of the reference, such as a constant
-        one, becomes the baseline of the reference.
+        one, becomes the baseline of the reference; one of which too few elements count becomes NaN.
 
     Raises
     ------
@@ -233,16 +240,18 @@ def emsc_backward(
     slopes = _on_host("slope", slope).astype(np.float64)
     check_shape("slope", slopes.shape, spectra.layout.statistic_shape, "one for each row")
     rows, slopes = spectra.rows(gradient), slopes.reshape(-1, 1)
+    # In the units of the scaled reference, as the fits are.
+    slopes = np.ldexp(slopes, spectra.exponent)
     dx = np.empty(rows.shape)
     with np.errstate(all="ignore"):
         for some, fit in spectra.fits():
-            kept = fit.keep if fit.keep is not None else True
-            dy_rows = np.where(kept, rows[some], 0.0)
-            residual = fit.residual(spectra.values[some])
-            along = np.sum(dy_rows * np.where(kept, residual, 0.0), axis=1, keepdims=True)
+            dy_rows = fit.kept(rows[some])
+            along = np.sum(dy_rows * fit.kept(fit.residual(spectra.values[some])), axis=1)
             own = slopes[some]
-            found = (fit.transposed(dy_rows) - fit.direction * (along / own)) / own
-            dx[some] = np.where(kept & (own != 0.0), found, 0.0)
+            found = fit.transposed(dy_rows) - fit.direction * (along[:, np.newaxis] / own)
+            dx[some] = np.where(own == 0.0, 0.0, fit.kept(found / own))
+        # y is in the units of the reference.
+        dx = np.ldexp(dx, spectra.exponent)
     return spectra.result(dx, out)
 
 
@@ -255,12 +264,12 @@ def _corrected(
     slopes = np.empty((len(y), 1))
     with np.errstate(all="ignore"):
         for some, fit in spectra.fits():
-            residual = fit.residual(spectra.values[some])
-            # Elements that are left out are 0 in the sum: their direction is.
-            slope = np.sum(np.where(fit.direction != 0.0, residual, 0.0) * fit.direction, axis=1)
-            slopes[some, 0] = slope
-            slope = slope[:, np.newaxis]
+            values = spectra.values[some]
+            residual = fit.residual(values)
+            slopes[some] = slope = fit.slopes(values, residual)
             y[some] = np.where(slope == 0.0, 0.0, residual / slope) + fit.baseline
+        y = np.ldexp(y, spectra.exponent)
+        slopes = np.ldexp(slopes, -spectra.exponent)
         left_out = spectra.rows_of(spectra.counting.where)
         missing = np.isnan(spectra.values) if spectra.counting.omit else np.False_
         y = np.where(missing, fill_missing, y)
@@ -270,20 +279,21 @@ def _corrected(
 
 
 class _Fit(NamedTuple):
-    """The fit of a baseline to spectra with the same weights.
+    """The fit of baselines to spectra: n spectra with weights of their own, or 1 for all.
 
     Attributes
     ----------
     basis : array
         The polynomials, ``(K + 1, D)``.
     solve : array
-        The matrix that gives their coefficients of a spectrum, ``(K + 1, D)``.
+        What gives their coefficients of a spectrum, ``(n, K + 1, D)``; NaN where too few elements
+        count.
     direction : array
-        The row whose product with a residual is the slope.
+        Rows whose product with a residual is the slope, ``(n, D)``.
     baseline : array
-        That of the reference.
+        That of the reference, ``(n, D)``.
     keep : array or None
-        Which elements count.
+        Which elements count, ``(n, D)``.
     """
 
     basis: Any
@@ -292,43 +302,65 @@ class _Fit(NamedTuple):
     baseline: Any
     keep: Any
 
+    def kept(self, x: Any) -> Any:
+        """Return spectra with 0 for what is left out."""
+        return x if self.keep is None else np.where(self.keep, x, 0.0)
+
     def residual(self, x: Any) -> Any:
         """Return spectra less their baselines."""
-        kept = x if self.keep is None else np.where(self.keep, x, 0.0)
         # First less a constant, so that no offset costs digits.
-        level = np.sum(kept * self.solve[0], axis=1, keepdims=True)
-        deviations = x - level
-        kept = deviations if self.keep is None else np.where(self.keep, deviations, 0.0)
-        return deviations - _product(_product(kept, self.solve.T), self.basis)
+        deviations = x - _products(self.kept(x), self.solve[:, :1])
+        coefficients = _products(self.kept(deviations), self.solve)
+        return deviations - _sums(coefficients, self.basis[np.newaxis])
+
+    def slopes(self, x: Any, residual: Any) -> Any:
+        """Return the coefficient of the reference in each spectrum; 0 where it is only rounding."""
+        slope = np.sum(self.kept(residual) * self.direction, axis=1, keepdims=True)
+        largest = np.max(np.abs(self.kept(x)), axis=1, keepdims=True, initial=0.0)
+        size = np.max(np.abs(self.direction), axis=1, keepdims=True, initial=0.0)
+        noise = _NOISE * np.sqrt(x.shape[1]) * largest * size
+        return np.where(np.abs(slope) <= noise, 0.0, slope)
 
     def transposed(self, dy: Any) -> Any:
         """Return the transposed matrix of `residual` times rows."""
-        return dy - _product(_product(dy, self.basis.T), self.solve)
+        return dy - _sums(_products(dy, self.basis[np.newaxis]), self.solve)
 
 
-def _product(rows: Any, matrix: Any) -> Any:
-    # A matrix product would round otherwise for another number of rows.
-    return np.einsum("ij,jk->ik", rows, matrix)
+def _products(rows: Any, matrices: Any) -> Any:
+    """Return the products of rows with the rows of matrices, ``(n, K)``.
+
+    A matrix product would round otherwise for another number of rows.
+    """
+    return np.stack([np.sum(rows * each, axis=1) for each in np.moveaxis(matrices, 1, 0)], axis=1)
+
+
+def _sums(coefficients: Any, matrices: Any) -> Any:
+    """Return the sums of the rows of matrices times coefficients, ``(n, D)``."""
+    terms = zip(coefficients.T[..., np.newaxis], np.moveaxis(matrices, 1, 0), strict=True)
+    return sum(coefficient * each for coefficient, each in terms)
 
 
 def _fitted(reference: Any, degree: int, weights: Any, keep: Any) -> _Fit:
-    """Return the fit for weights of one spectrum, None for equal ones."""
+    """Return the fits for rows of weights, which are 0 where `keep` is false."""
     width = len(reference)
     t = np.linspace(-1.0, 1.0, width) if width > 1 else np.zeros(width)
     basis = np.polynomial.legendre.legvander(t, degree).T
-    root = np.ones(width) if weights is None else np.sqrt(weights)
-    q, r = np.linalg.qr((basis * root).T)
+    # No result depends on the scale of the weights; a power of two keeps their squares in range.
+    exponents = np.frexp(np.max(weights, axis=1, initial=0.0, keepdims=True))[1]
+    root = np.sqrt(np.ldexp(weights, -exponents))
+    scaled = np.moveaxis(basis * root[:, np.newaxis], 1, 2)
+    q, r = np.linalg.qr(scaled)
+    solve = np.linalg.pinv(r) @ (np.moveaxis(q, 1, 2) * root[:, np.newaxis])
     # The row of the constant gives the mean of a spectrum, a level close to it.
-    solve = np.linalg.pinv(r) @ (q.T * root)
-    level = solve[0] @ reference
-    baseline = level + (solve @ (reference - level)) @ basis
-    across = root**2 * (reference - baseline)
-    squares = np.sum(across * (reference - baseline))
-    if not squares > (1e-14 * np.max(np.abs(reference), initial=0.0)) ** 2:
-        raise ValueError(
-            f"reference must not be a polynomial of degree {degree} where its elements count"
-        )
-    return _Fit(basis, solve, across / squares, baseline, keep)
+    level = _products(reference[np.newaxis], solve[:, :1])
+    baseline = level + _sums(_products(reference - level, solve), basis[np.newaxis])
+    deviations = reference - baseline
+    across = root**2 * deviations
+    squares = np.sum(across * deviations, axis=1, keepdims=True)
+    enough = np.count_nonzero(root, axis=1, keepdims=True) > degree + 1
+    enough &= squares > (1e-14 * np.max(np.abs(reference), initial=0.0)) ** 2
+    solve[~enough[:, 0]] = np.nan
+    return _Fit(basis, solve, np.where(enough, across / squares, np.nan), baseline, keep)
 
 
 class _Spectra(NamedTuple):
@@ -343,6 +375,8 @@ class _Spectra(NamedTuple):
     values : array of float64
         The spectra, a row each.
     reference : array of float64
+        Divided by ``2**exponent``, so that its squares are in range.
+    exponent : int
     degree : int
     counting : Counting
     """
@@ -352,6 +386,7 @@ class _Spectra(NamedTuple):
     layout: RowLayout
     values: Any
     reference: Any
+    exponent: int
     degree: int
     counting: Counting
 
@@ -364,10 +399,20 @@ class _Spectra(NamedTuple):
         _, array = backend_for(x, "x")
         layout = row_layout(array.shape, _one_axis(axis))
         order = check_integer("degree", degree, 0)
+        if order > layout.width - 2 >= -1 and array.size:
+            raise ValueError(
+                f"degree must be at most {layout.width - 2} for {layout.width} wavelengths, "
+                f"got {order}"
+            )
         spectrum = _on_host("reference", reference).astype(np.float64)
         check_shape("reference", spectrum.shape, (layout.width,), "the normalized axis of x")
+        if not np.isfinite(spectrum).all():
+            wrong = spectrum[~np.isfinite(spectrum)][0]
+            raise ValueError(f"reference must be finite, got {wrong:g}")
+        exponent = int(np.frexp(np.max(np.abs(spectrum), initial=0.0))[1])
+        spectrum = np.ldexp(spectrum, -exponent)
         _, checked = checked_counting(of_rows, array, axis, *counting)
-        unset = cls(like, array, layout, None, spectrum, order, checked)
+        unset = cls(like, array, layout, None, spectrum, exponent, order, checked)
         return unset._replace(values=unset.rows(array).astype(np.float64))
 
     def rows(self, array: Any) -> Any:
@@ -379,27 +424,33 @@ class _Spectra(NamedTuple):
         """Return an array that broadcasts against x as rows; None for None."""
         return None if array is None else self.rows(np.broadcast_to(array, self.x.shape))
 
-    def fits(self) -> list[tuple[Any, _Fit]]:
-        """Return which rows share a fit, and the fits."""
+    def fits(self) -> Iterator[tuple[Any, _Fit]]:
+        """Yield which rows a fit is for, and the fit."""
         if not self.values.size:
-            return []
-        weights = self.rows_of(self.counting.weights)
+            return
         keep = self.rows_of(self.counting.where)
         if self.counting.omit:
             present = ~np.isnan(self.values)
             keep = present if keep is None else keep & present
-        if keep is not None and keep.all():
-            keep = None
-        of_elements = weights if keep is None else keep * (1.0 if weights is None else weights)
-        if of_elements is None:
-            return [(slice(None), _fitted(self.reference, self.degree, None, None))]
-        own, inverse = np.unique(of_elements, axis=0, return_inverse=True)
-        found = []
-        for k, row in enumerate(own):
-            some = np.flatnonzero(inverse.reshape(-1) == k)
-            kept = None if keep is None else keep[some[0]]
-            found.append((some, _fitted(self.reference, self.degree, row, kept)))
-        return found
+        weights = self.counting.weights
+        shared = weights is None or weights.size == weights.shape[-1] * (weights.ndim > 0)
+        each = self.rows_of(weights)
+        if weights is None:
+            each = np.broadcast_to(1.0, self.values.shape)
+        whole = np.ones(len(each), bool) if keep is None else keep.all(axis=1)
+        if shared and whole.any():
+            fit = _fitted(self.reference, self.degree, each[:1], None)
+            if np.isnan(fit.direction).any():
+                raise ValueError(
+                    f"reference must not be a polynomial of degree {self.degree} where its "
+                    "elements count"
+                )
+            yield np.flatnonzero(whole), fit
+        others = np.flatnonzero(~whole if shared else np.ones(len(each), bool))
+        for start in range(0, len(others), _TOGETHER):
+            some = others[start : start + _TOGETHER]
+            kept = np.ones((len(some), 1), bool) if keep is None else keep[some]
+            yield some, _fitted(self.reference, self.degree, each[some] * kept, kept)
 
     def result(self, rows: Any, out: Any) -> Any:
         """Return rows in the shape, dtype and library of x, or write them."""
@@ -427,7 +478,9 @@ class _Spectra(NamedTuple):
 def _on_host(name: str, value: Any) -> Any:
     if is_on_device(value):
         raise NotImplementedError("emsc is not supported on a device")
-    return as_plain_array(name, value)
+    array = as_plain_array(name, value)
+    check_float(name, array.dtype)
+    return array
 
 
 def _one_axis(axis: Any) -> Any:

@@ -187,8 +187,8 @@ ERRORS = [
     ),
     (
         ("moving_norm", "--window", 3, "--alpha", 0.1),
-        "--alpha is not for moving_norm, which takes --window, --center, --min-window, "
-        "--no-subtract-mean, --no-with-std, --axis, --eps, --nan-policy",
+        "--alpha is not for moving_norm, which takes --window, --axis, --center, --min-window, "
+        "--no-subtract-mean, --no-with-std, --eps, --nan-policy",
     ),
     (
         ("batch_norm", "--ddof", 1),

@@ -78,6 +78,7 @@ def test_values_of_chemotools():
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.chemotools
 @pytest.mark.parametrize("order", [0, 2, 4])
 def test_chemotools(order):
     scatter = pytest.importorskip("chemotools.scatter")
@@ -135,8 +136,47 @@ def test_nan_stays_in_its_spectrum():
 def test_spectrum_without_reference_becomes_its_baseline():
     y, slope = numnorm.emsc_forward(np.ones((1, WIDTH)), REFERENCE, degree=0)
     assert slope == 0.0
-    np.testing.assert_allclose(y, np.full((1, WIDTH), REFERENCE.mean()), rtol=1e-15)
+    np.testing.assert_allclose(y, np.full((1, WIDTH), REFERENCE.mean()), rtol=1e-14)
     assert not numnorm.emsc_backward(y, np.ones((1, WIDTH)), slope, REFERENCE, degree=0).any()
+
+
+@pytest.mark.parametrize("spectrum", [np.full(WIDTH, 3.0), T + 0.3, 1e6 + T**2])
+def test_rounding_is_no_slope(spectrum):
+    y, slope = numnorm.emsc_forward(spectrum[np.newaxis], spectra()[0])
+    assert slope == 0.0
+    # The baseline of the reference, whatever the spectrum is.
+    expected = numnorm.emsc(np.zeros((1, WIDTH)), spectra()[0])
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_spectra_of_which_too_little_counts_are_nan_alone():
+    x, keep = spectra(), np.ones((7, WIDTH), bool)
+    keep[0], keep[1, 3:] = False, False
+    y = numnorm.emsc(x, REFERENCE, where=keep, fill=5.0)
+    assert np.all(y[0] == 5.0) and np.isnan(y[1, :3]).all() and np.all(y[1, 3:] == 5.0)
+    np.testing.assert_array_equal(y[2:], numnorm.emsc(x, REFERENCE)[2:])
+    missing = np.where(keep, x, np.nan)
+    y = numnorm.emsc(missing, REFERENCE, nan_policy="omit")
+    assert np.isnan(y[:2]).all() and np.isfinite(y[2:]).all()
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e300])
+def test_no_scale_matters(scale):
+    y = numnorm.emsc(spectra(), REFERENCE, weights=WEIGHTS)
+    scaled = numnorm.emsc(spectra(), REFERENCE, weights=WEIGHTS * scale)
+    np.testing.assert_allclose(scaled, y, rtol=1e-12, atol=1e-13)
+    scaled = numnorm.emsc(spectra() * scale, REFERENCE * scale)
+    np.testing.assert_allclose(scaled / scale, numnorm.emsc(spectra(), REFERENCE), 1e-11, 1e-13)
+
+
+def test_many_patterns_of_missing_values():
+    rng = np.random.default_rng(5)
+    x = np.tile(spectra(), (100, 1))
+    x[rng.random(x.shape) < 0.02] = np.nan
+    y = numnorm.emsc(x, REFERENCE, nan_policy="omit")
+    kept = ~np.isnan(x)
+    expected = fitted(np.nan_to_num(x), REFERENCE, weights=kept)
+    np.testing.assert_allclose(y[kept], expected[kept], rtol=0, atol=1e-12)
 
 
 def test_axis_layout_and_out():
@@ -180,6 +220,7 @@ def test_autograd():
     assert np.array_equal(dx, numnorm.emsc_backward(dy, x, slope, REFERENCE))
 
 
+@pytest.mark.jax
 def test_jax():
     jax = pytest.importorskip("jax")
     functions = pytest.importorskip("numnorm.jax")
@@ -199,6 +240,13 @@ def test_jax():
         (ValueError, r"reference must have shape \(40,\)", {"reference": REFERENCE[:3]}),
         (ValueError, "reference must not be a polynomial of degree 2", {"reference": T}),
         (ValueError, "degree must be at least 0, got -1", {"degree": -1}),
+        (ValueError, "degree must be at most 38 for 40 wavelengths, got 39", {"degree": 39}),
+        (
+            ValueError,
+            "reference must be finite, got nan",
+            {"reference": np.where(T > 0, REFERENCE, np.nan)},
+        ),
+        (TypeError, "reference must hold real numbers", {"reference": REFERENCE + 0j}),
         (ValueError, "axis must name one axis", {"axis": (0, 1)}),
         (TypeError, "use where", {"mask": MASK}),
         (ValueError, "weights must be finite and at least 0", {"weights": -WEIGHTS}),

@@ -48,7 +48,7 @@ def options_of(draw, name, half):
         "min_window": draw(st.integers(1, window)),
         "eps": draw(st.sampled_from([1e-3, 1.0] if half else [0.0, 1e-10, 1e-3, 1.0])),
         "subtract_mean": flags[0],
-        "scale": flags[1],
+        "with_std": flags[1],
     }
 
 
@@ -81,7 +81,7 @@ def check(name, x, dy, axis, keep, missing, options):
     holed = np.where(missing, np.array(np.nan, x.dtype), x)
     both = keep & ~missing
     first = [np.moveaxis(a, axis, 0) for a in (x, dy, both)]
-    defined = {"subtract_mean": "mean"}
+    defined = {"subtract_mean": "mean", "with_std": "scale"}
     words = {defined.get(word, word): value for word, value in options.items()}
     expected = getattr(reference, name)(first[0], first[2], **words)
     if name == "exponential_norm":

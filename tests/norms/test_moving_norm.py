@@ -33,7 +33,7 @@ def calls(draw):
     window = draw(st.sampled_from([1, 2, 3, 4, 5, 8, 11, 40]))
     options = {"center": draw(st.booleans()), "min_window": draw(st.integers(1, window))}
     flags = draw(st.sampled_from([(True, True), (True, False), (False, True)]))
-    options |= dict(zip(("subtract_mean", "scale"), flags, strict=True))
+    options |= dict(zip(("subtract_mean", "with_std"), flags, strict=True))
     return {"window": window, "eps": draw(st.sampled_from([0.0, 1e-10, 1e-3, 1.0])), **options}
 
 
@@ -51,7 +51,7 @@ def shapes(draw):
 
 def defined(function, *given, options):
     """Return what a definition makes of an array with time first."""
-    words = {"subtract_mean": "mean"}
+    words = {"subtract_mean": "mean", "with_std": "scale"}
     return function(*given, **{words.get(name, name): value for name, value in options.items()})
 
 
@@ -110,7 +110,7 @@ def test_2000_calls_agree_with_the_definition(dtype, data):
 def test_torchaudio_by_its_definition(steps, window, least, norm_vars, center):
     x = RNG.normal(size=(steps, 5))
     expected = reference.torchaudio_sliding_window_cmn(x, window, least, center, norm_vars)
-    options = {"axis": 0, "center": center, "min_window": least, "scale": norm_vars}
+    options = {"axis": 0, "center": center, "min_window": least, "with_std": norm_vars}
     # Its trailing windows hold one step more.
     y = numnorm.moving_norm(x, window + (not center), **options)
     # Windows that grow from 1 or 2 steps have a variance near 0, of which it loses digits.
@@ -210,7 +210,7 @@ def test_constant_windows_give_zeros():
 def test_numerical_gradient(options):
     x, dy = RNG.normal(size=(14, 2)), RNG.normal(size=(14, 2))
     for flags in ({}, {"subtract_mean": False}, {"with_std": False}):
-        words = {"mean": flags.get("subtract_mean", True), "scale": flags.get("scale", True)}
+        words = {"mean": flags.get("subtract_mean", True), "scale": flags.get("with_std", True)}
 
         def output(x, words=words):
             return reference.moving_norm(x, 5, **options, **words, eps=0.1)[0]
@@ -334,9 +334,9 @@ def test_integers_and_other_layouts():
         ({"window": 3, "center": None}, "center must be True or False, got None"),
         (
             {"window": 3, "subtract_mean": False, "with_std": False},
-            "subtract_mean and scale must not both be False",
+            "subtract_mean and with_std must not both be False",
         ),
-        ({"window": 3, "norm_vars": True}, "'norm_vars': use scale"),
+        ({"window": 3, "norm_vars": True}, "'norm_vars': use with_std"),
         (
             {"window": 3, "min_periods": 1},
             "'min_periods': set the results of the first steps to NaN",

@@ -148,7 +148,7 @@ def test_windows_of_kaldi_below_their_minimum(norm_vars):
     for steps, cmn_window, least in itertools.product([5, 29, 30, 31, 80], [4, 10, 28], [30, 60]):
         x = RNG.normal(size=(steps, 3))
         theirs = reference.torchaudio_sliding_window_cmn(x, cmn_window, least, False, norm_vars)
-        y = numnorm.moving_norm(x, cmn_window + 1, axis=0, scale=norm_vars)
+        y = numnorm.moving_norm(x, cmn_window + 1, axis=0, with_std=norm_vars)
         head = x[:least]
         for t in range(len(head)):
             window = head[t - least - cmn_window :]

@@ -26,7 +26,7 @@ def test_definition(options, dtype, offset):
     result = MovingNormalizer(**options).fit_transform(x)
     assert result.dtype == dtype
     own = dict(options)
-    words = {"mean": own.pop("subtract_mean", True)}
+    words = {"mean": own.pop("subtract_mean", True), "scale": own.pop("with_std", True)}
     expected = np.float64(reference.moving_norm(x.T, **own, **words)[0].T)
     # Some roundings of float64 beside the deviation of a window, which may hold two values; and
     # one of the result.
@@ -54,7 +54,7 @@ def test_parameters_are_checked_and_named():
             MovingNormalizer(**{name: 0}).fit(x)
     with pytest.raises(ValueError, match=r"^min_window must be at most the window, 3, got 4$"):
         MovingNormalizer(3, min_window=4).fit_transform(x)
-    with pytest.raises(ValueError, match=r"^subtract_mean and scale must not both be False$"):
+    with pytest.raises(ValueError, match=r"^subtract_mean and with_std must not both be False$"):
         MovingNormalizer(subtract_mean=False, with_std=False).fit_transform(x)
 
 

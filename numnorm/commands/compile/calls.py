@@ -35,9 +35,12 @@ PARAMETERS = {name: len(spec.parameters) for name, spec in _WITH_KERNELS.items()
 MOVING = {
     spec.name: {n: v for n, v in spec.example_arguments.items() if n != "axis"}
     for spec in SPECS
-    if spec.family in ("windows", "decay")
+    if spec.family in ("windows", "decay") and not spec.parameters
 }
-"""The norms whose statistics move along an axis, with the options that they need."""
+"""The norms whose statistics move along an axis, with the options that they need.
+
+One with parameters computes with another one's kernels.
+"""
 
 CELLS = tuple(rnn_cells.CELLS)
 """The recurrent cells, which are compiled without a norm and with layer norm."""
