@@ -12,7 +12,7 @@ from typing import Any
 # names here.
 _NAMES = {
     ("input", "inputs", "X", "a", "data"): ("x",),
-    ("weight", "scale", "gain", "Scale"): ("gamma",),
+    ("weight", "scale", "gain", "Scale"): ("gamma", "with_std"),
     ("bias", "offset", "B", "affine", "elementwise_affine"): ("beta", "gamma"),
     ("use_bias", "center", "use_scale"): ("beta", "gamma"),
     ("normalized_shape", "dim", "reduction_axes", "axes", "channel_axis"): ("axis", "channel_axis"),
@@ -33,7 +33,13 @@ _NAMES = {
     ("factor_new",): ("alpha",),
     ("init_block_size",): ("initial",),
     ("mask",): ("where",),
-    ("sample_weight", "fweights"): ("weights",),
+    ("groups",): ("labels",),
+    ("smooth_coef", "s", "b"): ("alpha",),
+    ("delta",): ("bias",),
+    ("r",): ("power",),
+    ("order", "polynomial_order"): ("degree",),
+    ("ref", "mean_spectrum"): ("reference",),
+    ("sample_weight", "fweights", "w"): ("weights",),
 }
 # What to do instead, for functions that have a certain argument.
 _INSTEAD = {

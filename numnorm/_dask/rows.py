@@ -38,6 +38,9 @@ def call(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, Any]
     arrays = made_lazy({name: arguments[name] for name in names}, arguments["out"], spec.parameters)
     assert spec.row_call is not None
     row_call = spec.row_call(arrays["x"].shape, **options)
+    layout = row_call.layout
+    for name in spec.constants:
+        check_shape(name, arrays[name].shape, layout.parameter_shape, layout.parameter_meaning)
     if spec.family == "groups":
         axis = options["channel_axis"]
         rows, arrays["x"] = groups_of(arrays["x"], row_call.layout, axis)

@@ -125,6 +125,8 @@ def _kind_of_field(spec: NormSpec, field: str, kinds: dict[str, Any]) -> Any:
     if field in spec.saved:
         return array_kind(_FLOAT64, _statistic_ndim(spec, kinds))
     name = field.removeprefix("d")
+    if spec.broadcasts(name) and not isinstance(kinds[name], types.Array):
+        return array_kind(_FLOAT64, 0)
     if not is_none(kinds.get(name)):
         return array_kind(real_of(name, kinds[name]), kinds[name].ndim)
     count = _axis_count(spec, kinds)
