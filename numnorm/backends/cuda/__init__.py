@@ -55,7 +55,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith(("moving_", "exponential_")):
+    if name.startswith(("moving_", "exponential_")) or name == "rounded":
         raise NotImplementedError(
             "moving and exponential norms are there on the host alone: copy x to the host first"
         )

@@ -293,6 +293,10 @@ def test_all_of_a_backend_is_there():
 def test_moving_norms_are_on_the_host_alone(name, library):
     with pytest.raises(NotImplementedError, match="copy x to the host first"):
         getattr(cuda, name)
+    if name == "rounded":  # for PCEN, which asks for an exponential norm before
+        with pytest.raises(NotImplementedError, match="copy x to the host first"):
+            numnorm.pcen(library.take(X), 0.5)
+        return
     family, _, kind = name.partition("_")
     function = getattr(numnorm, f"{family}_norm_{kind}")
     x = library.take(X)
