@@ -39,7 +39,7 @@ def fermentation():
 def error(correction, components, spectra, glucose):
     """Return the root mean square error of the predictions of samples that are left out."""
     # Without `scale` wavenumbers are only centred: scaling would raise the noise of flat regions.
-    regression = PLSRegression(components, with_std=False)
+    regression = PLSRegression(components, scale=False)
     model = make_pipeline(*correction, regression)
     predicted = cross_val_predict(model, spectra, glucose, cv=LeaveOneOut())
     return float(np.sqrt(np.mean((predicted.ravel() - glucose) ** 2)))
