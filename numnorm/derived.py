@@ -161,7 +161,8 @@ def parameter_texts(function: Callable[..., Any]) -> dict[str, str]:
     for entry in re.finditer(r"^(\w[\w, ]*?)( :.*)?\n((?:^ .*\n|^\n)*)", section[1], re.MULTILINE):
         names, kinds, text = entry.groups(default="")
         for name in names.split(", "):
-            texts[name] = f"{kinds}\n{text.rstrip()}"
+            own = _CITATION.sub(_without_citation, text.rstrip())
+            texts[name] = f"{kinds}\n{own}" if own else kinds
     return texts
 
 
@@ -183,15 +184,8 @@ def docstring_of(
     """
     if not summary:  # python -OO leaves docstrings out
         return None
-    entries: list[tuple[list[str], str]] = []
-    for name, text in parameters.items():
-        if entries and entries[-1][1] == text:
-            entries[-1][0].append(name)
-        else:
-            entries.append(([name], text))
-    listed = "\n".join(f"{', '.join(names)}{text}" for names, text in entries)
     return (
-        f"{summary}\n\nParameters\n----------\n{listed}\n\n"
+        f"{summary}\n\n{_parameters_of_entries(parameters)}\n\n"
         f"Returns\n-------\n{returns}\n\n{ending.strip()}\n"
     )
 
@@ -201,21 +195,31 @@ def parameters_section(
 ) -> str:
     """Return the section "Parameters" of a docstring, for arguments with these names.
 
-    Its entries are those of the public function without citations, except those in `own`.
+    An entry is the public function's, or stands in `own` with its line of names.
     """
-    found = _SECTION.search(inspect.getdoc(public) or "")
-    entries = re.split(r"\n(?=\S)", found[1].rstrip()) if found else []
-    lines = ["Parameters", "----------"]
-    for entry in entries:
-        head, _, text = entry.partition("\n")
-        every, colon, kind = head.partition(" : ")
-        kept = [name for name in every.split(", ") if name in names]
-        if kept and kept[0] in own:
-            lines.append(own[kept[0]])
-        elif kept:
-            lines.append(", ".join(kept) + colon + kind)
-            lines += [_CITATION.sub(_without_citation, text)] if text else []
-    return "\n".join(lines)
+    entries: dict[str, str] = {}
+    replaced: set[str] = set()
+    texts = parameter_texts(public)
+    for name, text in texts.items():
+        if name in own:
+            replaced |= {other for other, same in texts.items() if same == text}
+            head, colon, _ = own[name].partition(" : ")
+            entries[head] = own[name].removeprefix(head) if colon else own[name]
+        elif name in names and name not in replaced:
+            entries[name] = text
+    return _parameters_of_entries(entries)
+
+
+def _parameters_of_entries(entries: Mapping[str, str]) -> str:
+    """Return a section of parameters, in which neighbours with the same entry share one."""
+    groups: list[tuple[list[str], str]] = []
+    for name, text in entries.items():
+        if groups and groups[-1][1] == text:
+            groups[-1][0].append(name)
+        else:
+            groups.append(([name], text))
+    listed = "\n".join(f"{', '.join(names)}{text}" for names, text in groups)
+    return f"Parameters\n----------\n{listed}"
 
 
 def _without_citation(found: re.Match[str]) -> str:

@@ -283,7 +283,7 @@ def _called(*arrays: Any, call: _Call) -> Any:
 
 
 def _total(objects: Any, member: int, chunks: Chunks, shape: Shape, dtype: Any) -> Any:
-    """Return the gradient of a parameter of a shape from those of blocks."""
+    """Return the gradient of a parameter of a shape: the sum of the gradients of all blocks."""
     before = len(chunks) - len(shape)
     summed = [axis for axis, length in enumerate((1,) * before + shape) if length == 1]
     return rounded(block_sum(objects, member, chunks, summed), dtype)[(0,) * before]

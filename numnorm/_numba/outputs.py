@@ -93,7 +93,7 @@ _PLACES = {"y": 0, "mean": 1, "norm": 1, "rstd": 2, "dx": 0, "dgamma": 1, "dg": 
 
 
 def results_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a compiled function that returns a public function's results of those of a pass."""
+    """Return a compiled function: it makes what a public function returns of a pass's results."""
     group = typing.get_origin(typing.get_type_hints(function)["return"])
     if group is None:
         return helper(lambda results: results[0])
