@@ -32,11 +32,10 @@ Examples
 
 def differentiable(spec: NormSpec, module: str) -> Callable[..., Any]:
     """Return a norm as a function of a module, with gradients with respect to its arrays."""
-    own = [parameter for parameter in _options(spec) if parameter.name in _only_backward(spec)]
     left_out = "out", "statistics"
     parameters = [p for name, p in parameters_of(spec.function).items() if name not in left_out]
     counting = next((i for i, p in enumerate(parameters) if p.name in COUNTING), len(parameters))
-    parameters[counting:counting] = own
+    parameters[counting:counting] = spec.only_backward.values()
     arrays = ("x", *spec.parameters)
     shown = [p.replace(annotation="Any") if p.name in arrays else p for p in parameters]
     primitive = _primitive(spec)
@@ -66,13 +65,9 @@ def _options(spec: NormSpec) -> list[Any]:
     return [p for name, p in parameters if name in spec.constants or name not in arrays]
 
 
-def _only_backward(spec: NormSpec) -> set[str]:
-    return {p.name for p in _options(spec)} - set(parameters_of(spec.function))
-
-
 def _primitive(spec: NormSpec) -> Differentiable:
     """Return a primitive of autograd that calls the public functions."""
-    only_backward = _only_backward(spec)
+    only_backward = spec.only_backward
     backward_options = {p.name for p in _options(spec)}
     backward_arrays = spec.arrays_of(spec.backward)
 

@@ -77,14 +77,9 @@ def _parameters(spec: NormSpec) -> Iterator[Parameter]:
     arrays = "x", *spec.parameters, *spec.constants, "where", "weights"
     left_out = ("out", *spec.updates, *(RUNNING_OPTIONS if spec.updates else ()))
     public = parameters_of(spec.function)
-    only_backward = [
-        parameter
-        for name, parameter in parameters_of(spec.backward).items()
-        if name not in (*public, *spec.arrays_of(spec.backward))
-    ]
     for name, parameter in public.items():
         if name == "where":
-            yield from only_backward
+            yield from spec.only_backward.values()
         if name not in left_out:
             yield parameter.replace(annotation="Any") if name in arrays else parameter
 

@@ -158,6 +158,13 @@ class NormSpec(NamedTuple):
         own = inspect.signature(self.function).parameters
         return tuple(name for name in positional[2:] if name not in own)
 
+    @property
+    def only_backward(self) -> dict[str, inspect.Parameter]:
+        """The options that the backward pass alone has, such as what it detaches."""
+        known = {*inspect.signature(self.function).parameters, *self.arrays_of(self.backward)}
+        parameters = inspect.signature(self.backward).parameters
+        return {name: p for name, p in parameters.items() if name not in known}
+
     def broadcasts(self, name: str) -> bool:
         """Return whether a parameter is a number, or broadcasts against x as `where` does."""
         return self.parameters.get(name) in ("elements", "number")
