@@ -7,6 +7,7 @@ from numnorm.array_types import ArrayLike, Convention, Detach, EpsIn, Integer, N
 from numnorm.autograd.cells import gru as gru
 from numnorm.autograd.cells import lstm as lstm
 from numnorm.autograd.cells import rnn as rnn
+from numnorm.norms.moments import GroupMoments
 
 __all__ = [
     "ada_norm",
@@ -60,6 +61,7 @@ def batch_norm(
     nan_policy: NanPolicy = "propagate",
     fill: Number | None = None,
     labels: ArrayLike | None = None,
+    statistics: GroupMoments | None = None,
 ) -> Any: ...
 def emsc(
     x: Any,

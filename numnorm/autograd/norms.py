@@ -32,8 +32,7 @@ Examples
 
 def differentiable(spec: NormSpec, module: str) -> Callable[..., Any]:
     """Return a norm as a function of a module, with gradients with respect to its arrays."""
-    left_out = "out", "statistics"
-    parameters = [p for name, p in parameters_of(spec.function).items() if name not in left_out]
+    parameters = [p for name, p in parameters_of(spec.function).items() if name != "out"]
     counting = next((i for i, p in enumerate(parameters) if p.name in COUNTING), len(parameters))
     parameters[counting:counting] = spec.only_backward.values()
     arrays = ("x", *spec.parameters)
@@ -81,6 +80,8 @@ def _primitive(spec: NormSpec) -> Differentiable:
 
     def gradients(dy: Any, saved: Any, x: Any, *parameters: Any, **options: Any) -> tuple[Any, ...]:
         taken = {name: value for name, value in options.items() if name in backward_options}
+        if options.get("statistics") is not None:  # which are constants, as in inference
+            taken["training"] = False
         named = dict(zip(spec.parameters, parameters, strict=True))
         taken |= {name: value for name, value in named.items() if name in backward_arrays}
         found = spec.backward(dy, x, *saved, **taken)

@@ -279,6 +279,23 @@ def test_running_statistics_are_updated_once():
     np.testing.assert_array_equal(running, expected)
 
 
+def test_statistics_of_labels_are_constants():
+    labels = np.arange(len(X)) % 2
+    stored = numnorm.batch_moments(X + 1, labels=labels)
+
+    def loss(x, *statistics):
+        given = statistics or [differentiable.batch_norm(x, labels=labels, statistics=stored)]
+        return anp.sum(given[0] ** 3)
+
+    def defined(x):  # a row for each sample's label
+        mean, var = (np.stack(a)[labels] for a in (stored.moments.mean, stored.moments.var()))
+        of = [slice(None)] * 2 + [None] * (X.ndim - 2)
+        return loss(x, (x - mean[tuple(of)]) / np.sqrt(var[tuple(of)] + 1e-5))
+
+    found, expected = autograd.grad(loss)(X), autograd.grad(defined)(X)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)  # a few roundings of float64
+
+
 def test_one_pass_each_for_all_gradients():
     calls = []
 
