@@ -16,7 +16,7 @@ nox.needs_version = ">=2025.5.1"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.error_on_missing_interpreters = False  # `pythons` skips those that are missing
-FULL = ["nojit", "narrower", "layers", "doctest", "mpi", "asv_check", "sass"]
+FULL = ["simulated", "narrower", "layers", "doctest", "mpi", "asv_check", "sass"]
 
 # `worksteal` gives neighbouring tests to the same worker, so that two workers seldom compile the
 # same kernel at once.
@@ -93,7 +93,7 @@ def tests(session: nox.Session) -> None:
     """Run most tests, with the kernels of tests/support/kernels.py; `-- --full` runs all."""
     if not session.posargs:
         run_in_environment(session, "python", "tests/support/compile_kernels.py")
-    # The tests of the simulated device compile nothing: `nojit` runs them.
+    # The tests of the simulated device compile nothing: `simulated` runs them.
     run_in_environment(session, "pytest", *WORKERS, "--ignore=tests/cuda", *session.posargs)
 
 
@@ -106,6 +106,13 @@ def full(session: nox.Session) -> None:
 
 
 @nox.session(python=False, requires=["environment"])
+def simulated(session: nox.Session) -> None:
+    """Run the tests of a device, which is simulated in Python."""
+    options = [*WORKERS, "tests/cuda", *session.posargs]
+    run_in_environment(session, "pytest", *options, NUMBA_DISABLE_JIT="1")
+
+
+@nox.session(python=False, default=False, requires=["environment"])
 def nojit(session: nox.Session) -> None:
     """Run all tests with the kernels as Python, including those for a device."""
     run_in_environment(session, "pytest", *WORKERS, *session.posargs, NUMBA_DISABLE_JIT="1")
