@@ -56,4 +56,4 @@ def _takes(spec: NormSpec | None, function: Callable[..., Any], counting: Iterab
     """Return whether a function takes the keywords for missing values for lazy arrays."""
     if spec is None or not {"labels", "statistics"}.isdisjoint(counting):
         return False
-    return not spec.is_backward(function) or spec.family == "decay"
+    return not spec.is_backward(function) or spec.family in ("windows", "decay")

@@ -51,15 +51,19 @@ def check(data, library):
     def lazy(array):
         return library.from_array(array, chunks=divided(array.shape, rng))
 
+    chunked = dict(options)
+    if data.draw(st.booleans()):
+        options["where"] = rng.random(shape) < data.draw(st.sampled_from([0.0, 0.1, 0.8]))
+        chunked["where"] = lazy(options["where"])
     function = getattr(numnorm, name)
-    result = function(lazy(x), **options)
+    result = function(lazy(x), **chunked)
     same(computed(result), function(x, **options))
     forward = getattr(numnorm, f"{name}_forward")
     expected = forward(x, **options)
-    same(computed(forward(lazy(x), **options)), expected)
+    same(computed(forward(lazy(x), **chunked)), expected)
     backward, dy = getattr(numnorm, f"{name}_backward"), rng.standard_normal(shape)
     given = dy, x, *expected[1:]
-    same(computed(backward(*map(lazy, given), **options)), backward(*given, **options))
+    same(computed(backward(*map(lazy, given), **chunked)), backward(*given, **options))
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
