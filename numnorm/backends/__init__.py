@@ -17,7 +17,7 @@ import numnorm.backends.forking  # registers its fork handlers
 import numnorm.backends.sources  # noqa: F401  # records the sources' modification times
 from numnorm.array_likes import as_plain_array, is_masked, is_on_device, plain_view, results_like
 from numnorm.backends.contract.backend import Backend
-from numnorm.backends.contract.weighting import WeightedInput
+from numnorm.backends.contract.weighting import WeightedInput, Weighting
 
 
 class _Entry(NamedTuple):
@@ -52,7 +52,7 @@ def _of_another_type(name: str, value: Any) -> tuple[Any, Any]:
     """Return the backend of a value that may lie on a device, and an array for it."""
     if isinstance(value, WeightedInput):
         backend, array = backend_for(value.x, name)
-        return _weighted()(backend, value.weighting), array
+        return with_weighting(backend, value.weighting), array
     array = plain_view(value)
     if array is None:
         if is_on_device(value):
@@ -62,6 +62,11 @@ def _of_another_type(name: str, value: Any) -> tuple[Any, Any]:
     if result is None:
         return backend_of(np.ndarray), array
     return importlib.import_module(_HOST_BACKEND).HostBackend(result), array
+
+
+def with_weighting(backend: Any, weighting: Weighting) -> Any:
+    """Return the backend of arrays with a weighting, given that of arrays without."""
+    return _weighted()(backend, weighting)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from numnorm.array_likes import (
     statistics_like,
     writable_view,
 )
-from numnorm.backends import backend_for, backend_of
+from numnorm.backends import backend_for, backend_of, with_weighting
 from numnorm.backends.contract.backend import RowBackend
 from numnorm.backends.contract.moving import MovingBackend
 from numnorm.backends.contract.norms import Scaling, scaling_by
@@ -184,6 +184,14 @@ def resolve_axis(x: Any, axis: Any, eps: Any) -> tuple[RowBackend, Any, RowLayou
             return backend, x, layout, scaling
         except (TypeError, ValueError):
             pass  # the code below converts x or raises the right error
+    elif type(x) is WeightedInput and type(axis) is int and type(eps) is float:
+        array, weighting = x
+        if type(array) is _NDARRAY:
+            try:
+                backend, layout, scaling = _known(array.shape, array.dtype, axis, eps)
+                return with_weighting(backend, weighting), array, layout, scaling
+            except (TypeError, ValueError):
+                pass
     backend, x = backend_for(x, "x")
     return backend, x, row_layout(x.shape, axis), scaling_by(check_eps(eps))
 

@@ -18,7 +18,9 @@ from numnorm.layouts import normalized_axes
 Axes = tuple[int, ...]
 
 POLICIES = ("propagate", "omit", "raise")
-_BOOL = np.dtype(bool)
+_BOOL, _NDARRAY = np.dtype(bool), np.ndarray
+# The results where `where` is false and where NaN is omitted, by default.
+_FILLS = 0.0, np.nan
 
 
 class Shared(NamedTuple):
@@ -114,6 +116,12 @@ def weighted_input(
     where, weights, nan_policy, fill
         As the caller gave them.
     """
+    # No lookup and no check: a small call would spend much of its time on them.
+    if type(x) is _NDARRAY and weights is None and fill is None and type(nan_policy) is str:
+        is_mask = type(where) is _NDARRAY and where.dtype is _BOOL and where.shape == x.shape
+        omit = nan_policy == "omit"
+        if (is_mask or (omit and where is None)) and (omit or nan_policy == "propagate"):
+            return WeightedInput(x, Weighting(where, None, omit, *_FILLS))
     values, counting = checked_counting(shared, x, axis, where, weights, nan_policy, fill)
     if counting.weights is not None:
         left = functools.partial(_left, counting.where, values, omit=counting.omit)
@@ -219,8 +227,9 @@ def _left(keep: Any, x: Any, *, omit: bool) -> Any:
 
 def _checked_weights(weights: Any, left: Callable[[], Any]) -> Any:
     """Return weights with 0 for what is left out, if a number there is no weight."""
-    wrong = ~((weights >= 0.0) & (weights < np.inf))
-    if wrong.any():
+    # A NaN is no least weight that is at least 0.
+    if weights.size and not (weights.min() >= 0.0 and weights.max() < np.inf):
+        wrong = ~((weights >= 0.0) & (weights < np.inf))
         if np.any(wrong & left()):
             got = weights[wrong].flat[0]
             raise ValueError(f"weights must be finite and at least 0 where they count, got {got:g}")
@@ -236,8 +245,12 @@ def _in_range(weights: Any, left: Callable[[], Any], shape: Shape, axes: Axes | 
     `ddof` but 0, and beyond, W - `ddof` is W. The sums of `batch_moments` and the length of
     `weight_norm` do depend on it, and their weights stay.
     """
+    if axes is None or not weights.size:
+        return weights
+    if weights.min() >= 2.0**-32 and weights.max() <= 2.0**64:  # the commonest
+        return weights
     least = np.min(weights, where=weights > 0.0, initial=1.0)
-    if axes is None or (least >= 2.0**-32 and np.max(weights, initial=1.0) <= 2.0**64):
+    if least >= 2.0**-32 and np.max(weights) <= 2.0**64:
         return weights
     weights = np.where(left(), np.broadcast_to(weights, shape), 0.0)
     exponents = np.frexp(np.max(weights, axis=axes, initial=0.0, keepdims=True))[1]
@@ -257,7 +270,7 @@ def check_broadcasts(what: str, shape: Shape, own: Shape) -> None:
 def fills(fill: Any) -> tuple[float, float]:
     """Return the results where `where` is false and where NaN is omitted."""
     if fill is None:
-        return 0.0, np.nan
+        return _FILLS
     if isinstance(fill, bool) or not isinstance(fill, numbers.Real):
         raise TypeError(f"fill must be a number or None, got {brief(fill)}")
     try:

@@ -115,6 +115,28 @@ def test_usual_arrays_go_the_direct_way(norm, monkeypatch):
         results_of(norm, *map(read_only, arrays))
 
 
+@pytest.mark.parametrize("form", ["read-only", "strided", "Fortran", "list", "overlapping"])
+def test_masks_that_lie_otherwise(form):
+    x, gamma = RNG.standard_normal((ROWS, WIDTH)), RNG.standard_normal(WIDTH)
+    where = RNG.random((ROWS, WIDTH)) < 0.7
+    holed = np.where(where, x, np.nan)
+    expected = numnorm.layer_norm_forward(x, gamma, gamma, where=read_only(where), fill=3.0)
+    for _ in range(2):
+        found = numnorm.layer_norm_forward(x, gamma, gamma, where=where, fill=3.0)
+        assert_same_bytes(found, expected)
+        found = numnorm.layer_norm_forward(holed, gamma, gamma, nan_policy="omit", fill=3.0)
+        assert_same_bytes(found, expected)
+    out = None
+    if form == "overlapping":  # the mask lies in what is written
+        out = np.empty_like(x)
+        given = out.view(bool).reshape(-1)[-where.size :].reshape(where.shape)
+        given[...] = where
+    else:
+        given = FORMS[form](where)
+    found = numnorm.layer_norm_forward(x, gamma, gamma, where=given, fill=3.0, out=out)
+    assert_same_bytes(found, expected)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("which", ["dy", "x", "gamma", "beta"])
 @pytest.mark.parametrize("norm", ["layer", "rms", "group"])

@@ -44,9 +44,8 @@ def contiguous(
 # Borrowed arrays, and scratch
 
 
-_TYPES = {
-    np.dtype(kind.name): kind for kind in (types.float32, types.float64, types.uint16, types.int64)
-}
+_REALS, _WHOLES = (types.float32, types.float64), (types.uint8, types.uint16, types.int64)
+_TYPES = {np.dtype(kind.name): kind for kind in (*_REALS, *_WHOLES)}
 
 
 def type_of(kind: Any) -> Any:

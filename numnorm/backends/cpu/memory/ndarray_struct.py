@@ -26,7 +26,6 @@ _DTYPE, _FLAGS = _HEAD + 5 * _POINTER, _HEAD + 6 * _POINTER
 _BYTE_ORDER, _NUMBER = _HEAD + _POINTER + 2, _HEAD + _POINTER + 4
 # NumPy's flags C-contiguous, aligned and writable, as in `ndarray.flags.carray`.
 _CARRAY = 0x1 | 0x100 | 0x400
-_NATIVE = ord("=")
 
 
 class NdarrayStruct(types.Type):
@@ -112,7 +111,7 @@ def is_like(array, other):
 
     The other array must have native byte order.
     """
-    if array.number != other.number or array.order != _NATIVE or array.ndim != other.ndim:
+    if array.number != other.number or array.order != other.order or array.ndim != other.ndim:
         return False
     for k in range(array.ndim):
         if array.shape[k] != other.shape[k]:

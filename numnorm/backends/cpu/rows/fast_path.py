@@ -31,7 +31,7 @@ _WHOLE, _REAL = types.intp, types.float64
 FastPath = Callable[..., bool]
 
 
-def _make_fits(kind: Any, itemsize: int) -> Callable[..., Any]:
+def make_fits(kind: Any, itemsize: int) -> Callable[..., Any]:
     """Return a compiled ``fits(value, like, target, nbytes)``: whether a kernel can take the value.
 
     An array fits if it has the dtype and shape of `like`, and does not overlap the `nbytes` bytes
@@ -49,7 +49,7 @@ def _make_fits(kind: Any, itemsize: int) -> Callable[..., Any]:
     return array_fits if kind is NDARRAY_STRUCT else always
 
 
-def _make_argument(kind: Any, real: Any, ndim: int) -> Callable[..., Any]:
+def make_argument(kind: Any, real: Any, ndim: int) -> Callable[..., Any]:
     """Return a compiled ``argument(value, shape)``: the value as a kernel takes it.
 
     It is an array of `ndim` axes, a number or None.
@@ -98,7 +98,7 @@ def make_totals(kind: Any, shared: bool) -> Callable[..., Any]:
 
 
 @inlined
-def _is_safe(target, nbytes, source, itemsize):
+def is_safe(target, nbytes, source, itemsize):
     """Return whether a kernel that reads the source may write the target, of the same size.
 
     It reads each element before it writes it, so they may be the same memory, but not overlap.
@@ -117,15 +117,15 @@ def _make_forward(
     enter, ndim = make_call(taken), 1 if shared else 2
     rows_of, each_of = make_as_array(element_type.storage_dtype, 2), make_as_array(np.float64, 1)
     itemsize, compute_type = element_type.storage_dtype.itemsize, element_type.compute_type
-    gamma_fits, beta_fits = (_make_fits(kind, itemsize) for kind in kinds)
-    gamma_of, beta_of = (_make_argument(kind, compute_type, ndim) for kind in kinds)
+    gamma_fits, beta_fits = (make_fits(kind, itemsize) for kind in kinds)
+    gamma_of, beta_of = (make_argument(kind, compute_type, ndim) for kind in kinds)
 
     def forward(
         address, like, rows, width, segment, channels, eps, eps_on_deviation, count, parts,
         x, gamma, beta, y, mean, rstd, saved,
     ):  # fmt: skip
         nbytes, shape = rows * width * itemsize, (channels, 1 if shared else segment)
-        if not (is_plain(x) and is_like(y, x) and _is_safe(y, nbytes, x, itemsize)):
+        if not (is_plain(x) and is_like(y, x) and is_safe(y, nbytes, x, itemsize)):
             return False
         if not (gamma_fits(gamma, like, y, nbytes) and beta_fits(beta, like, y, nbytes)):
             return False
@@ -139,7 +139,7 @@ def _make_forward(
         return True
 
     constants = _WHOLE, NDARRAY_STRUCT, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE
-    name = _name("direct_forward", element_type, shared)
+    name = entry_name("direct_forward", element_type, shared)
     arrays = NDARRAY_STRUCT, *kinds, *[NDARRAY_STRUCT] * 3
     return entry(name, forward, (*constants, *arrays, _WHOLE))
 
@@ -155,11 +155,11 @@ def _make_backward(
     enter, ndim = make_call(taken), 1 if shared else 2
     rows_of, each_of = make_as_array(element_type.storage_dtype, 2), make_as_array(np.float64, 1)
     itemsize, compute_type = element_type.storage_dtype.itemsize, element_type.compute_type
-    mean_fits, mean_of = _make_fits(kinds[0], 8), _make_argument(kinds[0], np.float64, 1)
-    rstd_fits = _make_fits(NDARRAY_STRUCT, 8)
-    gamma_fits, beta_fits = (_make_fits(kind, itemsize) for kind in kinds[1:3])
-    gamma_of, beta_of = (_make_argument(kind, compute_type, ndim) for kind in kinds[1:3])
-    dgamma_of, dbeta_of = (_make_argument(kind, compute_type, 1) for kind in kinds[3:])
+    mean_fits, mean_of = make_fits(kinds[0], 8), make_argument(kinds[0], np.float64, 1)
+    rstd_fits = make_fits(NDARRAY_STRUCT, 8)
+    gamma_fits, beta_fits = (make_fits(kind, itemsize) for kind in kinds[1:3])
+    gamma_of, beta_of = (make_argument(kind, compute_type, ndim) for kind in kinds[1:3])
+    dgamma_of, dbeta_of = (make_argument(kind, compute_type, 1) for kind in kinds[3:])
     gamma_totals, beta_totals = (make_totals(kind, shared) for kind in kinds[3:])
 
     def backward(
@@ -169,7 +169,7 @@ def _make_backward(
         nbytes, shape = rows * width * itemsize, (channels, 1 if shared else segment)
         if not (is_plain(x) and is_like(dy, x) and is_like(dx, x)):
             return False
-        if not (_is_safe(dx, nbytes, x, itemsize) and _is_safe(dx, nbytes, dy, itemsize)):
+        if not (is_safe(dx, nbytes, x, itemsize) and is_safe(dx, nbytes, dy, itemsize)):
             return False
         if not (mean_fits(mean, each, dx, nbytes) and rstd_fits(rstd, each, dx, nbytes)):
             return False
@@ -190,7 +190,7 @@ def _make_backward(
         return True
 
     constants = _WHOLE, NDARRAY_STRUCT, NDARRAY_STRUCT, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE
-    name = _name("direct_backward", element_type, shared)
+    name = entry_name("direct_backward", element_type, shared)
     return entry(name, backward, (*constants, *[NDARRAY_STRUCT] * 4, *kinds))
 
 
@@ -210,11 +210,11 @@ def make_fast_forward(
     `given` ones; `taken` are the given ones as the kernel takes them. If another object was
     converted to an array, the result is None: there is no fast path.
     """
-    kinds = _kinds_of(given, taken)
+    kinds = kinds_of(given, taken)
     if code is None or None in kinds:
         return None
     compiled = _make_forward(element_type, layout.shared, kinds, code.kinds)
-    like = _like(layout.parameter_shape, element_type.compute_type)
+    like = like_of(layout.parameter_shape, element_type.compute_type)
     return functools.partial(compiled, code.address, like, layout.rows, layout.width, *numbers)
 
 
@@ -231,21 +231,22 @@ def make_fast_backward(
 
     It is the same for mean, gamma and beta; dgamma and dbeta are new arrays like `gradients`.
     """
-    kinds = _kinds_of((*given, *gradients), (*taken, *gradients))
+    kinds = kinds_of((*given, *gradients), (*taken, *gradients))
     if code is None or None in kinds:
         return None
     compiled = _make_backward(element_type, layout.shared, kinds, code.kinds)
-    like = _like(layout.parameter_shape, element_type.compute_type)
-    each = _like(layout.statistic_shape, np.float64)
+    like = like_of(layout.parameter_shape, element_type.compute_type)
+    each = like_of(layout.statistic_shape, np.float64)
     size = layout.rows, layout.width
     return functools.partial(compiled, code.address, like, each, *size, *numbers)
 
 
-def _name(call: str, element_type: ElementType, shared: bool) -> str:
+def entry_name(call: str, element_type: ElementType, shared: bool) -> str:
+    """Return the name by which a compiled call is cached."""
     return f"{call}.{element_type.name}" + ".shared" * shared
 
 
-def _kinds_of(given: tuple[Any, ...], taken: tuple[Any, ...]) -> tuple[Any, ...]:
+def kinds_of(given: tuple[Any, ...], taken: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the kinds of values, None for one that had to be converted for the kernel."""
     return tuple(
         _KINDS.get(type(value)) if _is_array_or_none(value) == _is_array_or_none(other) else None
@@ -257,6 +258,6 @@ def _is_array_or_none(value: Any) -> tuple[bool, bool]:
     return isinstance(value, np.ndarray), value is None
 
 
-def _like(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+def like_of(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
     """Return an array of a dtype and a shape that has memory for one element only."""
     return np.broadcast_to(np.zeros((), dtype), shape)

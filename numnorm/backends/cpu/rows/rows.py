@@ -168,7 +168,7 @@ def row_forward(
     fast_path = plan.fast_path.get(classes)
     if fast_path is not None and (out is None or type(out) is np.ndarray):
         y = new_output(plan, x) if out is None else out
-        mean, rstd = _new_statistics(layout) if save else (_NOTHING, _NOTHING)
+        mean, rstd = new_statistics(layout) if save else (_NOTHING, _NOTHING)
         arrays = x, gamma, beta, y, mean, rstd, layout.rows if save else 0
         if fast_path(*arrays):
             return y, mean, rstd
@@ -321,7 +321,8 @@ def new_dx(plan: Plan, x: Array, dy: Array) -> Array:
     return empty_like(x, dy, aligned=wide and peels_to_alignment(plan.element_type))
 
 
-def _new_statistics(layout: RowLayout) -> tuple[Array, Array]:
+def new_statistics(layout: RowLayout) -> tuple[Array, Array]:
+    """Return uninitialized arrays for the mean and the rstd of each row."""
     shape = layout.statistic_shape
     return np.empty(shape), np.empty(shape)
 

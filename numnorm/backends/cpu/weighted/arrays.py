@@ -1,5 +1,6 @@
 """Missing values and weights as kernels take them, and the arrays of their results."""
 
+import functools
 import math
 from typing import Any
 
@@ -14,13 +15,23 @@ from numnorm.backends.cpu.memory.placement import empty_like, writable_alias
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.weighted.loops import Selection
 
+_BOOL, _FLOAT64 = np.dtype(bool), np.dtype(np.float64)
+# The most ones that are kept from call to call.
+_MOST_KEPT = 4096
+
+
+@functools.lru_cache(maxsize=64)
+def _ones(width: int, dtype: np.dtype[Any]) -> Array:
+    """Return ones, which kernels only read."""
+    return np.ones(width, dtype)
+
 
 def selection_of(
     weighting: Weighting, shape: Shape, order: Order, rows: int, width: int
 ) -> Selection:
     """Return the selection for an array of a shape, whose axes in this order are rows."""
-    keep, keep_step = _flat(weighting.keep, np.dtype(bool), shape, order, rows, width)
-    weights, weight_step = _flat(weighting.weights, np.dtype(np.float64), shape, order, rows, width)
+    keep, keep_step = _flat(weighting.keep, _BOOL, shape, order, rows, width)
+    weights, weight_step = _flat(weighting.weights, _FLOAT64, shape, order, rows, width)
     omit = int(weighting.omit)
     return Selection(keep.view(np.uint8), keep_step, weights, weight_step, omit)
 
@@ -29,12 +40,9 @@ def mask_of(
     weighting: Weighting, shape: Shape, order: Order, rows: int, width: int
 ) -> tuple[Array | None, int]:
     """Return the bytes of `keep`, flat, and the distance from row to row; None for None."""
-    keep = weighting.keep
-    if keep is None:
+    if weighting.keep is None:
         return None, 0
-    if keep.shape == shape and order is None and keep.flags.carray:
-        return keep.view(np.uint8).reshape(-1), width
-    keep, step = _flat(keep, np.dtype(bool), shape, order, rows, width)
+    keep, step = _flat(weighting.keep, _BOOL, shape, order, rows, width)
     return keep.view(np.uint8), step
 
 
@@ -43,7 +51,9 @@ def _flat(
 ) -> tuple[Array, int]:
     """Return values that broadcast against a shape, flat, and the distance from row to row."""
     if values is None or 0 in shape:
-        return np.ones(width, dtype), 0
+        return _ones(width, dtype) if width <= _MOST_KEPT else np.ones(width, dtype), 0
+    if values.shape == shape and order is None and values.dtype is dtype and values.flags.carray:
+        return values.reshape(-1), width
     full = np.broadcast_to(values, shape)
     if order is not None:
         full = full.transpose(order)

@@ -12,7 +12,6 @@ from numnorm.backends.cpu.columns.moments import Counted, two_sum
 from numnorm.backends.cpu.columns.moments_kernels import SMALLEST_M2
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import row_parts, run, summed_parts
-from numnorm.backends.cpu.memory.grouped_kernel import flattened
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
     as_float_array,
@@ -34,7 +33,7 @@ from numnorm.backends.cpu.weighted.column_kernels import (
     make_moment_sums,
     make_pivots,
 )
-from numnorm.backends.cpu.weighted.loops import Fill, Selection
+from numnorm.backends.cpu.weighted.loops import Selection
 from numnorm.layouts import ColumnLayout
 
 _FLOAT64 = np.dtype(np.float64)
@@ -60,8 +59,8 @@ class _Source(NamedTuple):
     def run(self, kernel: Kernel, arguments: tuple[Any, ...], parts: int, arrays: int) -> None:
         """Run all parts of a kernel; it reads or writes `arrays` arrays of the size of x."""
         if self.array.size:
-            given = *flattened(arguments), parts
-            run(kernel, (self.array.reshape(-1), *given), arrays * self.array.nbytes, parts)
+            given = self.array.reshape(-1), *arguments, parts
+            run(kernel, given, arrays * self.array.nbytes, parts)
 
 
 def _source(weighting: Weighting, x: Array, layout: ColumnLayout, dtype: np.dtype[Any]) -> _Source:
@@ -111,7 +110,7 @@ def _sums(kernel: Kernel, source: _Source, dy: Array, pivots: Array) -> Array:
     outer, channels, inner = source.columns
     parts = summed_parts(outer, channels * inner, 4 * channels)
     table = np.zeros((parts, 8, channels))
-    arguments = dy.reshape(-1), source.selection, source.columns, pivots, table.reshape(-1)
+    arguments = dy.reshape(-1), *source.selection, *source.columns, pivots, table.reshape(-1)
     source.run(kernel, arguments, parts, 1 if dy is source.array else 2)
     sums, lost = table.sum(0).reshape(2, 4, channels)
     total: Array = sums + lost
@@ -149,8 +148,8 @@ def weighted_column_forward(
         table = np.stack([mean, np.zeros(shape), rstd * weight, bias]).reshape(-1)
     inputs = source.selection.keep, source.selection.weights
     target = output_for(source.array, source.wide, x, out, inputs)
-    fill = Fill(weighting.fill, weighting.fill_missing)
-    arguments = source.selection, source.columns, table, fill, target.reshape(-1)
+    fills = weighting.fill, weighting.fill_missing
+    arguments = *source.selection, *source.columns, table, *fills, target.reshape(-1)
     parts = row_parts(layout.outer, x.size)
     source.run(_forward_kernel(dtype.name), arguments, parts, 2)
     return result_of(target, source.wide, x, out), rstd
@@ -200,7 +199,7 @@ def weighted_column_backward(
     table, dgamma, dbeta = _gradients(sums, mean, rstd, weight, detached)
     inputs = grad, source.selection.keep, source.selection.weights
     target = output_for(source.array, source.wide, x, out, inputs)
-    arguments = grad.reshape(-1), source.selection, source.columns, table, target.reshape(-1)
+    arguments = grad.reshape(-1), *source.selection, *source.columns, table, target.reshape(-1)
     source.run(_dx_kernel(dtype.name), arguments, row_parts(layout.outer, x.size), 3)
     own = gradient_dtype("gamma", gamma, x.dtype)
     with np.errstate(all="ignore"):  # a sum may leave the range of the dtype

@@ -11,7 +11,6 @@ from numnorm.backends.contract.norms import Scaling as NormScaling
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import row_parts, run, summed_parts
-from numnorm.backends.cpu.memory.grouped_kernel import flattened
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
     as_float_array,
@@ -25,6 +24,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
     wider_dtype,
 )
 from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
+from numnorm.backends.cpu.rows.fast_path import FastPath
 from numnorm.backends.cpu.rows.rows import (
     Plan,
     backward_plan,
@@ -33,21 +33,20 @@ from numnorm.backends.cpu.rows.rows import (
     kernel_parameters,
     new_dx,
     new_output,
+    new_statistics,
     saved_as,
 )
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.backends.cpu.statistics import broadcast_parameters
 from numnorm.backends.cpu.weighted.arrays import mask_of, output_for, result_of, selection_of
-from numnorm.backends.cpu.weighted.loops import LANES, Fill
+from numnorm.backends.cpu.weighted.fast_path import make_fast_masked_forward
+from numnorm.backends.cpu.weighted.loops import LANES
 from numnorm.backends.cpu.weighted.masked_backward import make_masked_backward
 from numnorm.backends.cpu.weighted.masked_forward import make_masked_forward
 from numnorm.backends.cpu.weighted.row_kernels import (
-    Gradients,
-    Outputs,
     Parameters,
     Rows,
     Scaling,
-    Through,
     make_weighted_backward,
     make_weighted_forward,
 )
@@ -72,12 +71,12 @@ def _masked_backward_kernel(formula: Formula, element_type: ElementType) -> Kern
 @functools.lru_cache(maxsize=1024)
 def _masked_plan(
     norm: Norm, dtype: Any, layout: RowLayout, scaling: NormScaling
-) -> tuple[Plan, Kernel, tuple[Any, ...]]:
-    """Return the plan of the plain norm, and the kernel and its constants."""
+) -> tuple[Plan, Kernel, tuple[Any, ...], dict[Any, FastPath | None]]:
+    """Return the plan of the plain norm, the kernel and its constants, and room for fast paths."""
     plan = forward_plan(norm, dtype, layout, scaling)
     segments = layout.segment, layout.channels
     constants = *segments, scaling.eps, scaling.eps_on_deviation, *divisor_of(norm, scaling)
-    return plan, _masked_forward_kernel(norm.formula, plan.element_type), constants
+    return plan, _masked_forward_kernel(norm.formula, plan.element_type), constants, {}
 
 
 def _omit(weighting: Weighting) -> int | None:
@@ -90,19 +89,30 @@ def divisor_of(norm: Norm, scaling: NormScaling) -> tuple[float, float]:
     return (0.0, 1.0) if norm.of_length else (1.0, -float(scaling.ddof))
 
 
-def masked_row_forward(
+def _masked_row_forward(
     weighting: Weighting,
     norm: Norm,
     x: Array,
-    parameters: tuple[Any, Any],
+    gamma: Any,
+    beta: Any,
     layout: RowLayout,
     scaling: NormScaling,
     out: Any,
     save: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return what `row_forward` returns, with statistics of what a weighting keeps."""
-    plan, kernel, constants = _masked_plan(norm, x.dtype, layout, scaling)
+    plan, kernel, constants, fast_paths = _masked_plan(norm, x.dtype, layout, scaling)
+    fills = weighting.fill, weighting.fill_missing
+    kinds = type(weighting.keep), type(gamma), type(beta), weighting.omit
+    fast_path = fast_paths.get(kinds)
+    if fast_path is not None and (out is None or type(out) is np.ndarray):
+        y = new_output(plan, x) if out is None else out
+        mean, rstd = new_statistics(layout) if save else (_NOTHING, _NOTHING)
+        arrays = x, weighting.keep, gamma, beta, y, mean, rstd
+        if fast_path(*arrays, layout.rows if save else 0, *fills):
+            return y, mean, rstd
     element_type, order = plan.element_type, layout.order
+    parameters = kernel_parameters(norm, gamma, beta, layout, element_type)
     source = as_kernel_array(x, element_type, order, plan.size)
     keep, step = mask_of(weighting, x.shape, order, *plan.size)
     if out is None:
@@ -113,9 +123,14 @@ def masked_row_forward(
     mean, rstd = np.empty((2, layout.rows)) if save else (_NOTHING, _NOTHING)
     if plan.elements:
         mask = keep, step, _omit(weighting)
-        fills = weighting.fill, weighting.fill_missing
         arguments = source, *mask, *parameters, *constants, *fills, target, mean, rstd, plan.parts
         run(kernel, arguments, plan.work, plan.parts)
+        if plan.usual and kinds not in fast_paths:
+            given = weighting.keep, gamma, beta
+            fast_paths[kinds] = make_fast_masked_forward(
+                kernel.machine_code(arguments), element_type, layout, x.shape,
+                (*constants, plan.parts), weighting.omit, given, (keep, *parameters),
+            )  # fmt: skip
     else:
         mean[...] = rstd[...] = scaling.for_empty_row
     y = result(target, x, out, order)
@@ -189,20 +204,17 @@ def weighted_row_forward(
     save: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return what `row_forward` returns, with statistics of what a weighting keeps."""
-    forward = _forward if weighting.weights is not None else masked_row_forward
+    given = norm, x, gamma, beta, layout, scaling, out, save
     try:
-        if weighting.weights is not None:
-            parameters: Any = _parameters(norm, gamma, beta, layout)
-        else:
-            element_type = element_type_of(x.dtype)
-            parameters = kernel_parameters(norm, gamma, beta, layout, element_type)
+        if weighting.weights is None:
+            return _masked_row_forward(weighting, *given)
+        parameters = _parameters(norm, gamma, beta, layout)
     except ValueError as error:
         of_all = functools.partial(weighted_row_forward, weighting)
         refill = filling_of(weighting, x)
-        given = norm, x, gamma, beta, layout, scaling, out, save
         y, mean, rstd = broadcast_parameters.forward_of_rows(of_all, error, *given)
         return refill(y), mean, rstd
-    return forward(weighting, norm, x, parameters, layout, scaling, out, save)
+    return _forward(weighting, norm, x, parameters, layout, scaling, out, save)
 
 
 def _forward(
@@ -223,14 +235,13 @@ def _forward(
     target = output_for(source, wide, x, out, inputs, name=norm.names.x, order=layout.order)
     mean, rstd = np.full((2, layout.rows if save else 0), scaling.for_empty_row)
     if source.size:
-        arguments = (
-            source.reshape(-1), selection, _rows(norm, layout), parameters,
-            _scaling(norm, scaling), Fill(weighting.fill, weighting.fill_missing),
-            Outputs(target.reshape(-1), mean, rstd),
-        )  # fmt: skip
         parts = row_parts(layout.rows, source.size)
-        kernel = _forward_kernel(norm.formula, dtype.name)
-        run(kernel, (*flattened(arguments), parts), 2 * source.nbytes, parts)
+        arguments = (
+            source.reshape(-1), *selection, *_rows(norm, layout), *parameters,
+            *_scaling(norm, scaling), weighting.fill, weighting.fill_missing,
+            target.reshape(-1), mean, rstd, parts,
+        )  # fmt: skip
+        run(_forward_kernel(norm.formula, dtype.name), arguments, 2 * source.nbytes, parts)
     y = result_of(target, wide, x, out, order=layout.order)
     if not save:
         return y, None, None
@@ -308,13 +319,11 @@ def _backward(
     totals = np.zeros((2, parts, rows.channels, parameters.gamma.size // rows.channels))
     if source.size:
         arguments = (
-            source.reshape(-1), selection, rows, parameters, _scaling(norm, scaling),
-            Through(int(norm.formula.centred and not detached.mean), int(not detached.scale)),
-            Gradients(grad.reshape(-1), *statistics, target.reshape(-1)),
-            Parameters(*totals.reshape(2, -1)),
+            source.reshape(-1), *selection, *rows, *parameters, *_scaling(norm, scaling),
+            int(norm.formula.centred and not detached.mean), int(not detached.scale),
+            grad.reshape(-1), *statistics, target.reshape(-1), *totals.reshape(2, -1), parts,
         )  # fmt: skip
-        kernel = _backward_kernel(norm.formula, dtype.name)
-        run(kernel, (*flattened(arguments), parts), 3 * source.nbytes, parts)
+        run(_backward_kernel(norm.formula, dtype.name), arguments, 3 * source.nbytes, parts)
     return result_of(target, wide, x, out, order=layout.order), totals
 
 
