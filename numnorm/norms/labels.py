@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import check_shape
+from numnorm.arguments import Shape, check_shape
 from numnorm.array_likes import (
     as_plain_array,
     changes_other_elements,
@@ -90,22 +90,35 @@ class _Parts(NamedTuple):
 def _parts(arguments: dict[str, Any]) -> _Parts:
     x = arguments["x"]
     result, (_, x) = results_like(x), backend_for(x, "x")
-    channels = normalized_axes(arguments["channel_axis"], x.ndim, "channel_axis")
-    others = [axis for axis in range(x.ndim) if axis not in channels]
-    if not others:
-        raise ValueError("x must have an axis of samples beside its channels with labels")
-    labels = _checked_labels(arguments.pop("labels"))
-    check_shape("labels", labels.shape, (x.shape[others[0]],), "one label for each sample")
-    if not labels.size:
-        raise ValueError("x must have at least 1 sample with labels, got 0")
+    labels = checked_labels(arguments.pop("labels"))
+    axis = axis_of_samples(labels.shape, x.shape, arguments["channel_axis"])
     kinds, inverse = np.unique(labels, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     ends = np.cumsum(np.bincount(inverse, minlength=len(kinds)))
     members = tuple(np.split(order, ends[:-1]))
-    return _Parts(result, x, others[0], kinds, members)
+    return _Parts(result, x, axis, kinds, members)
 
 
-def _checked_labels(labels: Any) -> Any:
+def axis_of_samples(labels: Shape, x: Shape, channel_axis: Any) -> int:
+    """Return the axis of samples of an array; raise unless there is a label for each of them."""
+    channels = normalized_axes(channel_axis, len(x), "channel_axis")
+    others = [axis for axis in range(len(x)) if axis not in channels]
+    if not others:
+        raise ValueError("x must have an axis of samples beside its channels with labels")
+    check_shape("labels", labels, (x[others[0]],), "one label for each sample")
+    if not x[others[0]]:
+        raise ValueError("x must have at least 1 sample with labels, got 0")
+    return others[0]
+
+
+def check_no_running(arguments: Mapping[str, Any]) -> None:
+    """Raise if running statistics are given with labels."""
+    for name in ("running_mean", "running_var"):
+        if arguments.get(name) is not None:
+            raise ValueError(f"{name} must be None with labels, which have statistics of their own")
+
+
+def checked_labels(labels: Any) -> Any:
     """Return labels as an array of one sortable type; raise if one is missing."""
     # A column of strings or categories.
     is_of_table = hasattr(labels, "to_numpy") and hasattr(labels, "__array__")
@@ -160,9 +173,7 @@ def normalized_by_label(
         All its arguments, `labels` among them.
     """
     split, arguments = _split(arguments)
-    for name in ("running_mean", "running_var"):
-        if arguments.get(name) is not None:
-            raise ValueError(f"{name} must be None with labels, which have statistics of their own")
+    check_no_running(arguments)
     stored, out = arguments.pop("statistics"), arguments.pop("out")
     of_labels = repeat({}) if stored is None else _of_labels(stored, split, arguments)
     whole, statistics = split.output(out, arguments), []
