@@ -92,11 +92,15 @@ def _parts(arguments: dict[str, Any]) -> _Parts:
     result, (_, x) = results_like(x), backend_for(x, "x")
     labels = checked_labels(arguments.pop("labels"))
     axis = axis_of_samples(labels.shape, x.shape, arguments["channel_axis"])
+    return _Parts(result, x, axis, *members_of(labels))
+
+
+def members_of(labels: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the labels without repetition, sorted, and the positions of each."""
     kinds, inverse = np.unique(labels, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     ends = np.cumsum(np.bincount(inverse, minlength=len(kinds)))
-    members = tuple(np.split(order, ends[:-1]))
-    return _Parts(result, x, axis, kinds, members)
+    return kinds, tuple(np.split(order, ends[:-1]))
 
 
 def axis_of_samples(labels: Shape, x: Shape, channel_axis: Any) -> int:
@@ -196,7 +200,7 @@ def _of_labels(stored: Any, split: _Parts, arguments: dict[str, Any]) -> Iterato
     axes = normalized_axes(arguments["channel_axis"], split.x.ndim, "channel_axis")
     expected = (len(stored.labels), *(split.x.shape[axis] for axis in axes))
     check_shape("statistics", moments.mean.shape, expected, "one mean for each label and channel")
-    rows, there = rows_of(stored, split.labels)
+    rows, there = rows_of(stored.labels, split.labels)
     if not there.all():
         label = split.labels[there.argmin()]
         raise ValueError(f"labels must have labels that statistics has, got {str(label)!r}")
