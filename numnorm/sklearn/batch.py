@@ -118,6 +118,10 @@ class BatchNormalizer(Normalizer):
         "handle_unknown": [StrOptions({"error", "all"})],
     }
 
+    labels_: Any
+    _learned: _Learned
+    _of_labels: list[_Learned]
+
     def __init__(
         self,
         *,
