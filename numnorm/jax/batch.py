@@ -26,7 +26,13 @@ from numnorm.jax.targets import call, call_python, target_of, varying_like
 from numnorm.layouts import column_layout, normalized_axes
 from numnorm.norms.axes import merged_shape
 from numnorm.norms.batch import SPEC, bessel_correction, given_statistics, new_batch_weight
-from numnorm.norms.labels import axis_of_samples, check_no_running, checked_labels
+from numnorm.norms.labels import (
+    axis_of_samples,
+    check_no_running,
+    checked_labels,
+    stored_statistics,
+)
+from numnorm.norms.moments import GroupMoments
 from numnorm.norms.spec import taken_counting
 
 
@@ -81,6 +87,7 @@ def batch_norm(
     nan_policy: NanPolicy = "propagate",
     fill: Number | None = None,
     labels: Any = None,
+    statistics: GroupMoments | None = None,
 ) -> jax.Array | BatchNormalized:
     """Normalize each channel over the batch and all spatial axes, then scale and shift it.
 
@@ -105,6 +112,9 @@ def batch_norm(
         As for `numnorm.batch_norm`: labels of any kind if they are known when the caller is traced,
         otherwise numbers. Then the saved statistics take memory as if each sample had a label of
         its own.
+    statistics : GroupMoments, optional
+        As for `numnorm.batch_norm`. They and the labels are known when the caller is traced, and
+        are constants for the gradient.
 
     Returns
     -------
@@ -145,13 +155,19 @@ def batch_norm(
             "nan_policy": nan_policy,
             "fill": fill,
             "labels": labels,
+            "statistics": statistics,
         }
     )
     running = {"running_mean": running_mean, "running_var": running_var}
     if labels is not None:
         check_no_running(running)
-    given = given_statistics(running_mean, running_var, static.training)
-    bessel_correction(unbiased, layout.per_channel, given if static.training else None)
+    elif statistics is not None:
+        raise ValueError("labels must be given with statistics, got None")
+    if statistics is not None:
+        static = static._replace(training=False)
+    else:
+        given = given_statistics(running_mean, running_var, static.training)
+        bessel_correction(unbiased, layout.per_channel, given if static.training else None)
     shape = tuple(x.shape[axis] for axis in axes)
     arrays = {}
     for name, value in {"gamma": gamma, "beta": beta, **running}.items():
@@ -174,16 +190,15 @@ def _by_python(
     counting: dict[str, Any],
 ) -> Any:
     """Return y and the new running statistics, if there are any, by a call of Python."""
-    statistic_shape = tuple(x.shape[axis] for axis in axes)
+    channels = tuple(x.shape[axis] for axis in axes)
+    statistic_shape = channels
     of_elements = counting_arrays(SPEC, x, axes, counting)
     if "labels" in counting:
-        labels = counting.pop("labels")
-        if not isinstance(labels, jax.core.Tracer):
-            labels = np.unique(checked_labels(labels), return_inverse=True)[1].astype(np.int32)
-        samples = axis_of_samples(labels.shape, x.shape, axes)
-        kinds = x.shape[samples] if isinstance(labels, jax.core.Tracer) else 1 + int(labels.max())
-        statistic_shape = kinds, *statistic_shape
-        of_elements["labels"] = jnp.asarray(labels)
+        of_labels, count = _labels(
+            x, axes, counting.pop("labels"), counting.pop("statistics", None)
+        )
+        of_elements |= of_labels
+        statistic_shape = count, *channels
     options = {
         "channel_axis": axes,
         "training": static.training,
@@ -196,6 +211,26 @@ def _by_python(
     traced = Pass(SPEC.name, tuple(given), statistic_shape, options)
     traced.check(given)
     return normalized_by_python(traced, *given.values())
+
+
+def _labels(
+    x: Any, axes: tuple[int, ...], labels: Any, statistics: Any
+) -> tuple[dict[str, Any], int]:
+    """Return labels as numbers, their stored statistics, and how many there are at most."""
+    if any(isinstance(a, jax.core.Tracer) for a in (labels, *jax.tree.leaves(statistics))):
+        if statistics is not None:
+            raise TypeError("labels and statistics must be known when the caller is traced")
+        labels = jnp.asarray(labels)
+        return {"labels": labels}, x.shape[axis_of_samples(labels.shape, x.shape, axes)]
+    labels = checked_labels(labels)
+    axis_of_samples(labels.shape, x.shape, axes)  # raises for a wrong shape
+    kinds, numbers = np.unique(labels, return_inverse=True)
+    arrays = {"labels": jnp.asarray(numbers.astype(np.int32))}
+    if statistics is not None:
+        stored = np.stack(stored_statistics(statistics, kinds, x.shape, axes))
+        # JAX may have no float64: a number of it is two words.
+        arrays["statistics"] = jnp.asarray(stored[..., np.newaxis].view(np.uint32))
+    return arrays, len(kinds)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -193,19 +193,25 @@ def normalized_by_label(
 
 def _of_labels(stored: Any, split: _Parts, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Return the arguments of batch norm by the stored statistics of each label."""
+    statistics = stored_statistics(stored, split.labels, split.x.shape, arguments["channel_axis"])
+    pairs = zip(*statistics, strict=True)
+    return ({"running_mean": m, "running_var": v, "training": False} for m, v in pairs)
+
+
+def stored_statistics(stored: Any, labels: Any, x: Shape, channel_axis: Any) -> tuple[Any, Any]:
+    """Return the means and the variances of labels for an array of some shape."""
     if not isinstance(stored, GroupMoments):
         got = type(stored).__name__
         raise TypeError(f"statistics must be GroupMoments, got an object of type {got}")
     moments = Moments(*(as_plain_array("statistics", field) for field in stored.moments))
-    axes = normalized_axes(arguments["channel_axis"], split.x.ndim, "channel_axis")
-    expected = (len(stored.labels), *(split.x.shape[axis] for axis in axes))
+    axes = normalized_axes(channel_axis, len(x), "channel_axis")
+    expected = (len(stored.labels), *(x[axis] for axis in axes))
     check_shape("statistics", moments.mean.shape, expected, "one mean for each label and channel")
-    rows, there = rows_of(stored.labels, split.labels)
+    rows, there = rows_of(stored.labels, labels)
     if not there.all():
-        label = split.labels[there.argmin()]
-        raise ValueError(f"labels must have labels that statistics has, got {str(label)!r}")
-    pairs = zip(moments.mean[rows], moments.var()[rows], strict=True)
-    return ({"running_mean": m, "running_var": v, "training": False} for m, v in pairs)
+        label = str(labels[there.argmin()])
+        raise ValueError(f"labels must have labels that statistics has, got {label!r}")
+    return moments.mean[rows], moments.var()[rows]
 
 
 def gradients_by_label(

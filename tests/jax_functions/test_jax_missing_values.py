@@ -138,6 +138,7 @@ def test_a_mapped_axis_gives_what_a_loop_gives(name):
 
 
 LABELS = np.array([4, 2, 4, 4, 7, 2])
+STORED = numnorm.batch_moments(X[0], labels=LABELS)
 
 
 def labelled(x, labels, dy):
@@ -159,6 +160,23 @@ def test_labels_that_are_known_and_traced_ones(labels, float64):
     for y, dx in found:
         np.testing.assert_array_equal(y, expected)
         np.testing.assert_array_equal(dx, right)
+
+
+def test_stored_statistics_of_labels(x64):
+    x, dy, labels = X[0].astype("f4"), DY[0].astype("f4"), list("abaacb")
+    stored = numnorm.batch_moments(DY[0], labels=list("bacbac"))
+
+    def norm(x):
+        return numnorm.jax.batch_norm(x, labels=labels, statistics=stored)
+
+    y, pull = jax.vjp(jax.jit(norm), x)
+    given = {"labels": labels, "statistics": stored}
+    expected, *saved = numnorm.batch_norm_forward(x, **given)
+    right = numnorm.batch_norm_backward(dy, x, *saved, labels=labels, training=False)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(pull(dy)[0], right.dx)
+    with pytest.raises(TypeError, match=r"^labels and statistics must be known when the caller is"):
+        jax.jit(lambda labels: numnorm.jax.batch_norm(x, labels=labels, statistics=stored))(LABELS)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -247,6 +265,14 @@ WRONG = {
     "running": (
         lambda n: n.batch_norm(X, labels=[1, 2, 1, 2], running_mean=X[0, :, 0]),
         ValueError, "^running_mean must be None with labels",
+    ),
+    "unknown label": (
+        lambda n: n.batch_norm(X[0], labels=[3] * 6, statistics=STORED),
+        ValueError, "^labels must have labels that statistics",
+    ),
+    "statistics alone": (
+        lambda n: n.batch_norm(X[0], statistics=STORED),
+        ValueError, "^labels must be given with statistics",
     ),
     "mask of batch norm": (
         lambda n: n.batch_norm(X, where=MASK[:, :3]), ValueError, "^where must broadcast"
