@@ -127,7 +127,9 @@ def _kind_of_field(spec: NormSpec, field: str, kinds: dict[str, Any]) -> Any:
     name = field.removeprefix("d")
     if spec.broadcasts(name) and not isinstance(kinds[name], types.Array):
         return array_kind(_FLOAT64, 0)
-    if not is_none(kinds.get(name)):
+    if name not in kinds:  # a bias, whose gradient is like that of the gain
+        name = next(iter(spec.parameters))
+    if not is_none(kinds[name]):
         return array_kind(real_of(name, kinds[name]), kinds[name].ndim)
     count = _axis_count(spec, kinds)
     ndim = kinds["x"].ndim - count if spec.parameters[name] == "others" else count
@@ -137,7 +139,11 @@ def _kind_of_field(spec: NormSpec, field: str, kinds: dict[str, Any]) -> Any:
 def _axis_count(spec: NormSpec, kinds: dict[str, Any]) -> int:
     """Return the number of axes by which the norm is called."""
     axis = value_of(kinds[spec.axis])
-    return len(axis) if isinstance(axis, tuple | types.BaseTuple) else 1
+    if isinstance(axis, tuple | types.BaseTuple):
+        return len(axis)
+    if not isinstance(axis, int | types.Integer):
+        raise wrong(spec.axis, "an int or a tuple of ints in compiled code", axis)
+    return 1
 
 
 def _statistic_ndim(spec: NormSpec, kinds: dict[str, Any]) -> int:
@@ -147,7 +153,10 @@ def _statistic_ndim(spec: NormSpec, kinds: dict[str, Any]) -> int:
     if spec.family in ("windows", "decay"):
         return int(kinds["x"].ndim)
     if spec.family == "channels":
-        return _axis_count(spec, kinds) + (not is_none(kinds.get("labels")))
+        labels = kinds.get("labels")
+        if isinstance(labels, types.Optional):
+            raise wrong("labels", "always given or always None in compiled code", labels)
+        return _axis_count(spec, kinds) + (not is_none(labels))
     training = value_of(kinds.get("training", True))
     if not isinstance(training, bool):
         raise wrong("training", "a literal in compiled code", training)

@@ -10,6 +10,8 @@ import numpy as np
 
 from numnorm.arguments import Shape, check_shape, result_dtype
 from numnorm.jax.rows import compute_dtype
+from numnorm.norms.spec import NormSpec
+from numnorm.norms.weighted import check_broadcasts
 
 
 def as_float_array(name: str, value: Any) -> Any:
@@ -44,3 +46,15 @@ def as_parameter(name: str, value: Any, shape: Shape, meaning: str, x: Any) -> A
     array = as_float_array(name, value)
     check_shape(name, array.shape, shape, meaning)
     return array.astype(compute_dtype(x.dtype)).reshape(1, -1)
+
+
+def counting_arrays(spec: NormSpec, x: Any, axis: Any, counting: dict[str, Any]) -> dict[str, Any]:
+    """Take the arrays that say which elements count out of keywords; return them by name."""
+    arrays: dict[str, Any] = {}
+    for name in ("where", "weights"):
+        if name in counting:
+            arrays[name] = jnp.asarray(counting.pop(name))
+            own = spec.counts(axis, x.ndim).own if name == "weights" else None
+            if own is None or arrays[name].shape != tuple(x.shape[axis] for axis in own):
+                check_broadcasts(name, arrays[name].shape, x.shape)
+    return arrays

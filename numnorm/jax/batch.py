@@ -11,19 +11,29 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 
 import numnorm
-from numnorm.arguments import check_eps, check_flag
-from numnorm.array_types import Convention
+from numnorm.arguments import check_eps, check_flag, check_shape
+from numnorm.array_types import Convention, NanPolicy, Number
 from numnorm.backends.cpu.xla.column_calls import (
     ColumnCall,
     backward_call,
     forward_call,
     is_compiled,
 )
-from numnorm.jax.arrays import as_float_array, as_parameter
+from numnorm.jax.arrays import as_float_array, counting_arrays
+from numnorm.jax.passes import Pass, normalized_by_python
 from numnorm.jax.rows import compute_dtype, mapped, once
 from numnorm.jax.targets import call, call_python, target_of, varying_like
-from numnorm.layouts import column_layout
-from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
+from numnorm.layouts import column_layout, normalized_axes
+from numnorm.norms.axes import merged_shape
+from numnorm.norms.batch import SPEC, bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.labels import (
+    axis_of_samples,
+    check_no_running,
+    checked_labels,
+    stored_statistics,
+)
+from numnorm.norms.moments import GroupMoments
+from numnorm.norms.spec import taken_counting
 
 
 class BatchNormalized(NamedTuple):
@@ -72,6 +82,12 @@ def batch_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: float = 1e-5,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    labels: Any = None,
+    statistics: GroupMoments | None = None,
 ) -> jax.Array | BatchNormalized:
     """Normalize each channel over the batch and all spatial axes, then scale and shift it.
 
@@ -81,15 +97,24 @@ def batch_norm(
         Any shape; a dtype as for `layer_norm`.
     gamma, beta : array_like, optional
         Gain and bias of each channel, of shape ``(C,)``. Default: 1 and 0.
-    channel_axis : int, default 1
-        The axis of the channels.
+    channel_axis : int or tuple of int, default 1
+        As for `numnorm.batch_norm`. ``(C,)`` is the shape of these axes.
     running_mean, running_var : array_like, optional
         Of shape ``(C,)``, both or neither. They are required in inference. Nothing is updated in
         place: in training, the new ones are returned.
     training : bool, default True
         Whether to normalize with the statistics of `x`.
-    momentum, batches, convention, unbiased, eps
+    momentum, batches, convention, unbiased, eps, nan_policy, fill
         As for `numnorm.batch_norm`.
+    where, weights : array_like, optional
+        As for `numnorm.batch_norm`; arrays of the trace, constants for the gradient.
+    labels : array_like, optional
+        As for `numnorm.batch_norm`: labels of any kind if they are known when the caller is traced,
+        otherwise numbers. Then the saved statistics take memory as if each sample had a label of
+        its own.
+    statistics : GroupMoments, optional
+        As for `numnorm.batch_norm`. They and the labels are known when the caller is traced, and
+        are constants for the gradient.
 
     Returns
     -------
@@ -114,7 +139,8 @@ def batch_norm(
     (Array([-1.,  1.], dtype=float32), Array([0.2], dtype=float32), Array([1.1], dtype=float32))
     """
     x = as_float_array("x", x)
-    layout = column_layout(x.shape, channel_axis)
+    axes = normalized_axes(channel_axis, x.ndim, "channel_axis")
+    layout = column_layout(*merged_shape(x.shape, axes))
     unbiased = convention == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     static = _Static(
         check_flag("training", training),
@@ -122,36 +148,113 @@ def batch_norm(
         unbiased,
         check_eps(eps),
     )
-    running = given_statistics(running_mean, running_var, static.training)
-    bessel_correction(unbiased, layout.per_channel, running if static.training else None)
-    shape = (layout.channels,)
-    gamma, beta = (
-        as_parameter(name, value, shape, "the channels of x", x)
-        for name, value in (("gamma", gamma), ("beta", beta))
+    counting = taken_counting(
+        {
+            "where": where,
+            "weights": weights,
+            "nan_policy": nan_policy,
+            "fill": fill,
+            "labels": labels,
+            "statistics": statistics,
+        }
     )
-    if running is not None:
-        running = tuple(
-            _statistic(name, value, shape)
-            for name, value in zip(("running_mean", "running_var"), running, strict=True)
+    running = {"running_mean": running_mean, "running_var": running_var}
+    if labels is not None:
+        check_no_running(running)
+    elif statistics is not None:
+        raise ValueError("labels must be given with statistics, got None")
+    if statistics is not None:
+        static = static._replace(training=False)
+    else:
+        given = given_statistics(running_mean, running_var, static.training)
+        bessel_correction(unbiased, layout.per_channel, given if static.training else None)
+    shape = tuple(x.shape[axis] for axis in axes)
+    arrays = {}
+    for name, value in {"gamma": gamma, "beta": beta, **running}.items():
+        if value is not None:
+            array = as_float_array(name, value)
+            check_shape(name, array.shape, shape, "the channels of x")
+            arrays[name] = array.astype(compute_dtype(array.dtype)) if name in running else array
+    if counting or axes[-1] - axes[0] >= len(axes):
+        y, *moved = _by_python(static, axes, x, arrays, counting)
+    else:
+        y, *moved = _normalized(static, (layout.outer, layout.channels, layout.inner), x, **arrays)
+    return BatchNormalized(y, *moved) if moved else y
+
+
+def _by_python(
+    static: _Static,
+    axes: tuple[int, ...],
+    x: Any,
+    arrays: dict[str, Any],
+    counting: dict[str, Any],
+) -> Any:
+    """Return y and the new running statistics, if there are any, by a call of Python."""
+    channels = tuple(x.shape[axis] for axis in axes)
+    statistic_shape = channels
+    of_elements = counting_arrays(SPEC, x, axes, counting)
+    if "labels" in counting:
+        of_labels, count = _labels(
+            x, axes, counting.pop("labels"), counting.pop("statistics", None)
         )
-    y, moved = _normalized(static, (layout.outer, *shape, layout.inner), x, gamma, beta, running)
-    return BatchNormalized(y, *moved) if static.training and running is not None else y
+        of_elements |= of_labels
+        statistic_shape = count, *channels
+    options = {
+        "channel_axis": axes,
+        "training": static.training,
+        "momentum": static.weight,
+        "unbiased": static.unbiased,
+        "eps": static.eps,
+        **counting,
+    }
+    given = {"x": x, **arrays, **of_elements}
+    traced = Pass(SPEC.name, tuple(given), statistic_shape, options)
+    traced.check(given)
+    return normalized_by_python(traced, *given.values())
 
 
-def _statistic(name: str, value: Any, shape: tuple[int]) -> Any:
-    """Return a running statistic in float32 or float64, as ``(1, channels)``."""
-    array = as_float_array(name, value)
-    return as_parameter(name, array, shape, "the channels of x", array)
+def _labels(
+    x: Any, axes: tuple[int, ...], labels: Any, statistics: Any
+) -> tuple[dict[str, Any], int]:
+    """Return labels as numbers, their stored statistics, and how many there are at most."""
+    if any(isinstance(a, jax.core.Tracer) for a in (labels, *jax.tree.leaves(statistics))):
+        if statistics is not None:
+            raise TypeError("labels and statistics must be known when the caller is traced")
+        labels = jnp.asarray(labels)
+        return {"labels": labels}, x.shape[axis_of_samples(labels.shape, x.shape, axes)]
+    labels = checked_labels(labels)
+    axis_of_samples(labels.shape, x.shape, axes)  # raises for a wrong shape
+    kinds, numbers = np.unique(labels, return_inverse=True)
+    arrays = {"labels": jnp.asarray(numbers.astype(np.int32))}
+    if statistics is not None:
+        stored = np.stack(stored_statistics(statistics, kinds, x.shape, axes))
+        # JAX may have no float64: a number of it is two words.
+        arrays["statistics"] = jnp.asarray(stored[..., np.newaxis].view(np.uint32))
+    return arrays, len(kinds)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _normalized(
-    static: _Static, shape: tuple[int, ...], x: Any, gamma: Any, beta: Any, running: Any
+    static: _Static,
+    shape: tuple[int, ...],
+    x: Any,
+    gamma: Any = None,
+    beta: Any = None,
+    running_mean: Any = None,
+    running_var: Any = None,
 ) -> Any:
-    running = None if running is None else tuple(map(jax.lax.stop_gradient, running))
+    """Return y and the new running statistics, if there are any."""
+    gamma, beta = (
+        None if a is None else a.astype(compute_dtype(x.dtype)).reshape(1, -1)
+        for a in (gamma, beta)
+    )
+    running = None
+    if running_mean is not None:
+        given = running_mean, running_var
+        running = tuple(jax.lax.stop_gradient(a).reshape(1, -1) for a in given)
     arrays = x.reshape(1, *shape), gamma, beta, running
     y, moved = _batch_norm(static, *varying_like(arrays, arrays))
-    return y.reshape(x.shape), None if moved is None else tuple(a[0] for a in moved)
+    return y.reshape(x.shape), *(a.reshape(running_mean.shape) for a in moved or ())
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -21,7 +21,7 @@ from numnorm.derived import (
     plain_function,
     summary_of,
 )
-from numnorm.jax.arrays import as_float_array, as_parameter
+from numnorm.jax.arrays import as_float_array, as_parameter, counting_arrays
 from numnorm.jax.passes import Pass, normalized_by_python
 from numnorm.jax.rows import RowNorm, normalize
 from numnorm.jax.targets import varying_like
@@ -159,12 +159,7 @@ def _by_python(
             check_shape(name, arrays[name].shape, (), "a number")
         else:
             check_shape(name, arrays[name].shape, layout.parameter_shape, layout.parameter_meaning)
-    for name in ("where", "weights"):
-        if name in counting:
-            arrays[name] = jnp.asarray(counting.pop(name))
-            own = spec.counts(options[spec.axis], x.ndim).own if name == "weights" else None
-            if own is None or arrays[name].shape != tuple(x.shape[axis] for axis in own):
-                check_broadcasts(name, arrays[name].shape, x.shape)
+    arrays |= counting_arrays(spec, x, options[spec.axis], counting)
     static = Pass(spec.name, tuple(arrays), statistic_shape, options | counting)
     static.check(arrays)
-    return normalized_by_python(static, *arrays.values())
+    return normalized_by_python(static, *arrays.values())[0]

@@ -16,6 +16,7 @@ from numnorm.derived import parameters_of
 from numnorm.jax.rows import once
 from numnorm.jax.targets import call_python, varying_like
 from numnorm.norms.declared import BY_NAME
+from numnorm.norms.moments import GroupMoments, Moments
 from numnorm.norms.weighted import weighted_input
 
 
@@ -59,10 +60,16 @@ class Pass:
         options: dict[str, Any] = json.loads(self._key[-1])
         return {name: value for name, value in options.items() if name in names}
 
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """The names of the arrays of which there are new ones beside the normalized array."""
+        given = tuple(name for name in self.spec.updates if name in self.arrays)
+        return given if self.options.get("training") else ()
+
     def check(self, arrays: Mapping[str, Any]) -> None:
         """Raise for wrong options and dtypes, as NumPy arrays without elements do."""
         empty = {name: np.zeros((0,) * array.ndim, array.dtype) for name, array in arrays.items()}
-        if self.spec.row_call is None:
+        if self.spec.family in ("windows", "decay"):
             names = parameters_of(self.spec.forward)
             options = {name: value for name, value in self.options.items() if name in names}
             traced = {name: 1.0 for name in self.arrays if name in self.spec.parameters}
@@ -86,25 +93,32 @@ def _plain(value: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def normalized_by_python(static: Pass, *arrays: Any) -> Any:
-    """Return the normalized array."""
+    """Return the normalized array, and what `Pass.updated` names."""
     return _norm(static, *varying_like(arrays, arrays))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _norm(static: Pass, *arrays: Any) -> Any:
-    return _forward(static, *arrays)[0]
+    return _split(static, _forward(static, *arrays))[0]
 
 
 def _norm_forward(static: Pass, *arrays: Any) -> Any:
-    y, *saved = once(functools.partial(_forward, static))(*arrays)
-    return y, (saved, arrays)
+    normalized, saved = _split(static, once(functools.partial(_forward, static))(*arrays))
+    return normalized, (saved, arrays)
 
 
-def _norm_backward(static: Pass, kept: Any, dy: Any) -> Any:
+def _norm_backward(static: Pass, kept: Any, gradients: Any) -> Any:
     saved, arrays = kept
-    gradients = once(functools.partial(_backward, static))(dy, *saved, *arrays)
-    nothing = [None] * (len(arrays) - len(gradients))  # for what says which elements count
+    gradients = once(functools.partial(_backward, static))(gradients[0], *saved, *arrays)
+    # For running statistics, and for what says which elements count.
+    nothing = [None] * (len(arrays) - len(gradients))
     return *gradients, *nothing
+
+
+def _split(static: Pass, results: Any) -> Any:
+    """Return what `normalized_by_python` returns, and the saved statistics."""
+    first = 1 + len(static.spec.saved)
+    return (results[0], *results[first:]), results[1:first]
 
 
 _norm.defvjp(_norm_forward, _norm_backward)
@@ -115,6 +129,8 @@ def _forward(static: Pass, *arrays: Any) -> Any:
     # JAX may have no float64: a number of it is two words.
     statistic = jax.ShapeDtypeStruct((*static.statistic_shape, 2), jnp.uint32)
     results = [jax.ShapeDtypeStruct(x.shape, x.dtype), *[statistic] * len(static.spec.saved)]
+    moved = (a for n, a in zip(static.arrays, arrays, strict=True) if n in static.updated)
+    results += [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moved]
 
     @sequential_vmap
     def forward(*arrays: Any) -> Any:
@@ -165,11 +181,20 @@ def _keywords(keywords: dict[str, Any]) -> dict[str, Any]:
 def forward_pass(
     arguments: list[Any], results: list[Any], name: str, names: list[str], keywords: dict[str, Any]
 ) -> None:
-    """Store y and the saved statistics."""
-    arrays = dict(zip(names, arguments, strict=True))
-    _, *saved = BY_NAME[name].forward(**arrays, **_keywords(keywords), out=results[0])
-    for result, statistic in zip(results[1:], saved, strict=True):
-        result.view(np.float64)[..., 0] = statistic
+    """Store y, the saved statistics and the updated arrays."""
+    spec, arrays = BY_NAME[name], dict(zip(names, arguments, strict=True))
+    y, *others = results
+    for updated, result in zip(spec.updates, others[len(spec.saved) :], strict=False):
+        result[...] = arrays[updated]
+        arrays[updated] = result
+    if "statistics" in arrays:  # the mean and the variance of each label
+        mean, var = arrays["statistics"].view(np.float64)[..., 0]
+        moments = Moments(np.ones_like(mean), mean, var, np.zeros_like(mean))
+        arrays["statistics"] = GroupMoments(np.arange(len(mean)), moments)
+    _, *saved = spec.forward(**arrays, **_keywords(keywords), out=y)
+    for result, statistic in zip(others, saved, strict=False):
+        # Of labels that are traced there may be fewer than samples.
+        result.view(np.float64)[..., 0][tuple(map(slice, statistic.shape))] = statistic
 
 
 def backward_pass(
@@ -180,6 +205,8 @@ def backward_pass(
     arrays = dict(zip(names, arguments, strict=True))
     for statistic in spec.saved:
         arrays[statistic] = arrays[statistic].view(np.float64)[..., 0]
+        if "labels" in arrays:
+            arrays[statistic] = arrays[statistic][: len(np.unique(arrays["labels"]))]
     learned = [parameter for parameter in spec.parameters if parameter in arrays]
     taken = {n: a for n, a in arrays.items() if n in parameters_of(spec.backward)}
     gradients = spec.backward(**taken, **_keywords(keywords), out=results[0])

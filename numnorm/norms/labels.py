@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import check_shape
+from numnorm.arguments import Shape, check_shape
 from numnorm.array_likes import (
     as_plain_array,
     changes_other_elements,
@@ -90,22 +90,39 @@ class _Parts(NamedTuple):
 def _parts(arguments: dict[str, Any]) -> _Parts:
     x = arguments["x"]
     result, (_, x) = results_like(x), backend_for(x, "x")
-    channels = normalized_axes(arguments["channel_axis"], x.ndim, "channel_axis")
-    others = [axis for axis in range(x.ndim) if axis not in channels]
-    if not others:
-        raise ValueError("x must have an axis of samples beside its channels with labels")
-    labels = _checked_labels(arguments.pop("labels"))
-    check_shape("labels", labels.shape, (x.shape[others[0]],), "one label for each sample")
-    if not labels.size:
-        raise ValueError("x must have at least 1 sample with labels, got 0")
+    labels = checked_labels(arguments.pop("labels"))
+    axis = axis_of_samples(labels.shape, x.shape, arguments["channel_axis"])
+    return _Parts(result, x, axis, *members_of(labels))
+
+
+def members_of(labels: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the labels without repetition, sorted, and the positions of each."""
     kinds, inverse = np.unique(labels, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     ends = np.cumsum(np.bincount(inverse, minlength=len(kinds)))
-    members = tuple(np.split(order, ends[:-1]))
-    return _Parts(result, x, others[0], kinds, members)
+    return kinds, tuple(np.split(order, ends[:-1]))
 
 
-def _checked_labels(labels: Any) -> Any:
+def axis_of_samples(labels: Shape, x: Shape, channel_axis: Any) -> int:
+    """Return the axis of samples of an array; raise unless there is a label for each of them."""
+    channels = normalized_axes(channel_axis, len(x), "channel_axis")
+    others = [axis for axis in range(len(x)) if axis not in channels]
+    if not others:
+        raise ValueError("x must have an axis of samples beside its channels with labels")
+    check_shape("labels", labels, (x[others[0]],), "one label for each sample")
+    if not x[others[0]]:
+        raise ValueError("x must have at least 1 sample with labels, got 0")
+    return others[0]
+
+
+def check_no_running(arguments: Mapping[str, Any]) -> None:
+    """Raise if running statistics are given with labels."""
+    for name in ("running_mean", "running_var"):
+        if arguments.get(name) is not None:
+            raise ValueError(f"{name} must be None with labels, which have statistics of their own")
+
+
+def checked_labels(labels: Any) -> Any:
     """Return labels as an array of one sortable type; raise if one is missing."""
     # A column of strings or categories.
     is_of_table = hasattr(labels, "to_numpy") and hasattr(labels, "__array__")
@@ -160,9 +177,7 @@ def normalized_by_label(
         All its arguments, `labels` among them.
     """
     split, arguments = _split(arguments)
-    for name in ("running_mean", "running_var"):
-        if arguments.get(name) is not None:
-            raise ValueError(f"{name} must be None with labels, which have statistics of their own")
+    check_no_running(arguments)
     stored, out = arguments.pop("statistics"), arguments.pop("out")
     of_labels = repeat({}) if stored is None else _of_labels(stored, split, arguments)
     whole, statistics = split.output(out, arguments), []
@@ -178,19 +193,25 @@ def normalized_by_label(
 
 def _of_labels(stored: Any, split: _Parts, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Return the arguments of batch norm by the stored statistics of each label."""
+    statistics = stored_statistics(stored, split.labels, split.x.shape, arguments["channel_axis"])
+    pairs = zip(*statistics, strict=True)
+    return ({"running_mean": m, "running_var": v, "training": False} for m, v in pairs)
+
+
+def stored_statistics(stored: Any, labels: Any, x: Shape, channel_axis: Any) -> tuple[Any, Any]:
+    """Return the means and the variances of labels for an array of some shape."""
     if not isinstance(stored, GroupMoments):
         got = type(stored).__name__
         raise TypeError(f"statistics must be GroupMoments, got an object of type {got}")
     moments = Moments(*(as_plain_array("statistics", field) for field in stored.moments))
-    axes = normalized_axes(arguments["channel_axis"], split.x.ndim, "channel_axis")
-    expected = (len(stored.labels), *(split.x.shape[axis] for axis in axes))
+    axes = normalized_axes(channel_axis, len(x), "channel_axis")
+    expected = (len(stored.labels), *(x[axis] for axis in axes))
     check_shape("statistics", moments.mean.shape, expected, "one mean for each label and channel")
-    rows, there = rows_of(stored, split.labels)
+    rows, there = rows_of(stored.labels, labels)
     if not there.all():
-        label = split.labels[there.argmin()]
-        raise ValueError(f"labels must have labels that statistics has, got {str(label)!r}")
-    pairs = zip(moments.mean[rows], moments.var()[rows], strict=True)
-    return ({"running_mean": m, "running_var": v, "training": False} for m, v in pairs)
+        label = str(labels[there.argmin()])
+        raise ValueError(f"labels must have labels that statistics has, got {label!r}")
+    return moments.mean[rows], moments.var()[rows]
 
 
 def gradients_by_label(

@@ -220,7 +220,7 @@ class GroupMoments(NamedTuple):
     def _row(self, label: Any) -> Any:
         """Return the row of a label; None if it is not there."""
         try:
-            row, there = rows_of(self, np.asarray(label))
+            row, there = rows_of(self.labels, np.asarray(label))
         except TypeError:  # a label of another type
             return None
         return row if there.ndim == 0 and there else None
@@ -258,9 +258,12 @@ class GroupMoments(NamedTuple):
         return GroupMoments(labels, own.merge(others))
 
 
-def rows_of(moments: GroupMoments, labels: Any) -> tuple[Any, Any]:
-    """Return the row of each label, and whether it is there; raise for labels of another type."""
-    own = np.asarray(moments.labels)
+def rows_of(own: Any, labels: Any) -> tuple[Any, Any]:
+    """Return the row of each label among sorted ones, and whether it is there.
+
+    Raise for labels of another type.
+    """
+    own = np.asarray(own)
     _check_one_type(own, labels)
     return np.searchsorted(own, labels), np.isin(labels, own)
 

@@ -28,6 +28,8 @@ NORMS = {
     "weight_norm": ((), {"axis": (1, 2)}, [(4,)]),
     "group_norm": ((), {"groups": 3}, [(6,), (6,)]),
     "instance_norm": ((), {"channel_axis": -1}, [(5,), (5,)]),
+    "batch_norm": ((), {"eps": 1e-3}, [(6,), (6,)]),
+    "batch_norm over two axes": ((), {"channel_axis": (0, 2)}, [(4, 5), (4, 5)]),
 }
 MOVING = {
     "moving_norm": ((3,), {"axis": 1}, []),
@@ -48,6 +50,11 @@ WEIGHTED = {
 CASES = [(name, {"plain": (X, {})}, "plain") for name in MOVING]
 CASES += [(name, KEYWORDS, kind) for name in ALL for kind in KEYWORDS]
 CASES += [(name, WEIGHTED, kind) for name in NORMS for kind in WEIGHTED]
+LABELLED = {
+    "labels": (X, {"labels": list("babc")}),
+    "labels and all": (HOLED, {"labels": list("babc"), **WEIGHTED["all"][1]}),
+}
+CASES += [("batch_norm", LABELLED, kind) for kind in LABELLED]
 
 
 def called(name, module, suffix=""):
@@ -130,6 +137,77 @@ def test_a_mapped_axis_gives_what_a_loop_gives(name):
             np.testing.assert_array_equal(each[k], right)
 
 
+LABELS = np.array([4, 2, 4, 4, 7, 2])
+STORED = numnorm.batch_moments(X[0], labels=LABELS)
+
+
+def labelled(x, labels, dy):
+    y, pull = jax.vjp(lambda x: numnorm.jax.batch_norm(x, labels=labels), x)
+    return y, *pull(dy)
+
+
+@pytest.mark.parametrize("labels", [LABELS, LABELS.tolist(), list("abaacb")], ids=["", "list", "s"])
+def test_labels_that_are_known_and_traced_ones(labels, float64):
+    x, dy = X[0], DY[0]
+    expected, *saved = numnorm.batch_norm_forward(x, labels=LABELS)
+    right = numnorm.batch_norm_backward(dy, x, *saved, labels=LABELS).dx
+    found = [jax.jit(lambda x, dy: labelled(x, labels, dy))(x, dy)]
+    found += [jax.jit(labelled)(x, LABELS, dy)]
+    # The labels of each of two batches.
+    found += [
+        [a[1] for a in jax.vmap(labelled)(*(np.stack([a[::-1], a]) for a in (x, LABELS, dy)))]
+    ]
+    for y, dx in found:
+        np.testing.assert_array_equal(y, expected)
+        np.testing.assert_array_equal(dx, right)
+
+
+def test_stored_statistics_of_labels(x64):
+    x, dy, labels = X[0].astype("f4"), DY[0].astype("f4"), list("abaacb")
+    stored = numnorm.batch_moments(DY[0], labels=list("bacbac"))
+
+    def norm(x):
+        return numnorm.jax.batch_norm(x, labels=labels, statistics=stored)
+
+    y, pull = jax.vjp(jax.jit(norm), x)
+    given = {"labels": labels, "statistics": stored}
+    expected, *saved = numnorm.batch_norm_forward(x, **given)
+    right = numnorm.batch_norm_backward(dy, x, *saved, labels=labels, training=False)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(pull(dy)[0], right.dx)
+    with pytest.raises(TypeError, match=r"^labels and statistics must be known when the caller is"):
+        jax.jit(lambda labels: numnorm.jax.batch_norm(x, labels=labels, statistics=stored))(LABELS)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_running_statistics_of_what_counts(training, float64):
+    x, mask, kept = HOLED, MASK, {"nan_policy": "omit", "training": training}
+    rng = np.random.default_rng(2)
+    gamma, mean, var = rng.random((3, 6))
+
+    @jax.jit
+    def pulled(x, gamma, mask, dy, **running):
+        def norm(x, gamma, running):
+            return numnorm.jax.batch_norm(x, gamma, where=mask, **running, **kept)
+
+        result, pull = jax.vjp(norm, x, gamma, running)
+        zeros = jax.tree.map(jnp.zeros_like, result)
+        return result, pull(zeros._replace(y=dy) if training else dy)
+
+    result, (dx, dgamma, of_running) = pulled(
+        x, gamma, mask, DY, running_mean=mean, running_var=var
+    )
+    moved = {"running_mean": mean.copy(), "running_var": var.copy()}
+    expected, *saved = numnorm.batch_norm_forward(x, gamma, where=mask, **moved, **kept)
+    right = numnorm.batch_norm_backward(DY, x, *saved, gamma, where=mask, **kept)
+    np.testing.assert_array_equal(result.y if training else result, expected)
+    for name, statistic in moved.items() if training else ():
+        np.testing.assert_array_equal(getattr(result, name), statistic)
+    np.testing.assert_array_equal(dx, right.dx)
+    np.testing.assert_array_equal(dgamma, right.dgamma)
+    assert not any(np.any(gradient) for gradient in of_running.values())
+
+
 def test_integers_of_a_mask_count_as_in_numpy(float64):
     found = numnorm.jax.layer_norm(X, where=MASK.astype(int))
     np.testing.assert_array_equal(found, numnorm.layer_norm(X, where=MASK))
@@ -176,6 +254,32 @@ WRONG = {
         lambda n: n.layer_norm(X, X, where=MASK), ValueError, r"^gamma must have shape \(5,\)"
     ),
     "eps": (lambda n: n.layer_norm(X, where=MASK, eps=-1), ValueError, "^eps must be at least 0"),
+    "labels": (lambda n: n.batch_norm(X, labels=[1]), ValueError, "^labels must have shape"),
+    "missing": (
+        lambda n: n.batch_norm(X, labels=[np.nan] * 4), ValueError, "^labels must have a label for"
+    ),
+    "mixed": (lambda n: n.batch_norm(X, labels=[1, "1", 2, 2]), TypeError, "^labels must have"),
+    "no sample": (
+        lambda n: n.batch_norm(X[:0], labels=[]), ValueError, "^x must have at least 1 sample"
+    ),
+    "running": (
+        lambda n: n.batch_norm(X, labels=[1, 2, 1, 2], running_mean=X[0, :, 0]),
+        ValueError, "^running_mean must be None with labels",
+    ),
+    "unknown label": (
+        lambda n: n.batch_norm(X[0], labels=[3] * 6, statistics=STORED),
+        ValueError, "^labels must have labels that statistics",
+    ),
+    "statistics alone": (
+        lambda n: n.batch_norm(X[0], statistics=STORED),
+        ValueError, "^labels must be given with statistics",
+    ),
+    "mask of batch norm": (
+        lambda n: n.batch_norm(X, where=MASK[:, :3]), ValueError, "^where must broadcast"
+    ),
+    "policy of batch norm": (
+        lambda n: n.batch_norm(X, nan_policy="drop"), ValueError, "^nan_policy must be"
+    ),
 }  # fmt: skip
 
 

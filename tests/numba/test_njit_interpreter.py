@@ -30,12 +30,16 @@ ARGUMENTS = {
     "channel": rng.standard_normal(3),
     "spread": rng.random(3) + 0.5,
     "labels": np.array([2, 5, 5, 2]),
+    "by_label": rng.random((2, 3)) + 0.5,
+    "single": rng.standard_normal(3).astype(np.float32),
+    "broad": rng.standard_normal((4, 3, 1)),
 }
 CALLS = [
     "layer_norm(x, where=mask)",
     "layer_norm_forward(z, row, row, nan_policy='omit', fill=2)",
     "layer_norm_backward(x, x, x[:, :, 0], x[:, :, 1], row, detach='mean', where=mask)",
     "batch_norm_forward(x, channel, labels=labels)",
+    "batch_norm_backward(x, x, by_label, by_label, single, labels=labels, where=mask)",
     "moving_norm(x, 3, axis=0)",
     "moving_norm_forward(z, 3, center=True, nan_policy='omit')",
     "moving_norm_backward(x, x, x, x, 3)",
@@ -57,6 +61,9 @@ MORE_CALLS = [
     "instance_norm_backward(x, x, channel, channel, training=False)",
     "batch_norm(x, where=mask, training=False, running_mean=channel, running_var=spread)",
     "batch_norm_forward(x, channel_axis=(1, 2), where=mask)",
+    "batch_norm_backward(x, x, channel, channel, broad, where=mask)",
+    "batch_norm(x, labels=['b', 'a', 'c', 'a'])",
+    "group_norm_backward(x, x, x[:, :, 0], x[:, :, 1], single, groups=3, where=mask)",
 ]
 
 
@@ -165,6 +172,8 @@ TYPING_ERRORS = {
     "moving_norm_step(x, 3, where=x > 0)": "where must be left out of steps in compiled code, got",
     "batch_moments(x, where=x > 0)": "where must be left out of batch_moments in compiled code",
     "instance_norm_forward(x, training=x[0, 0, 0] > 0)": "training must be a literal in compiled",
+    "layer_norm_forward(x, axis=[0, 2], where=x > 0)": "axis must be an int or a tuple of ints in",
+    "batch_norm_forward(x, labels=x[:, 0, 0] if x.size > 9 else None)": "labels must be always",
     "layer_norm(x, where=x > 0, out=x[0])": "out must be a writable array of float64 with 3 axes",
 }
 
