@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import check_shape
+from numnorm.arguments import Shape, check_shape
 from numnorm.array_likes import (
     as_plain_array,
     changes_other_elements,
@@ -94,7 +94,7 @@ def _parts(arguments: dict[str, Any]) -> _Parts:
     others = [axis for axis in range(x.ndim) if axis not in channels]
     if not others:
         raise ValueError("x must have an axis of samples beside its channels with labels")
-    labels = _checked_labels(arguments.pop("labels"))
+    labels = checked_labels(arguments.pop("labels"))
     check_shape("labels", labels.shape, (x.shape[others[0]],), "one label for each sample")
     if not labels.size:
         raise ValueError("x must have at least 1 sample with labels, got 0")
@@ -105,7 +105,7 @@ def _parts(arguments: dict[str, Any]) -> _Parts:
     return _Parts(result, x, others[0], kinds, members)
 
 
-def _checked_labels(labels: Any) -> Any:
+def checked_labels(labels: Any) -> Any:
     """Return labels as an array of one sortable type; raise if one is missing."""
     # A column of strings or categories.
     is_of_table = hasattr(labels, "to_numpy") and hasattr(labels, "__array__")
@@ -140,6 +140,9 @@ def _split(arguments: dict[str, Any]) -> tuple[_Parts, dict[str, Any]]:
     _, counting = checked_counting(of_channels, arguments["x"], axis, *keywords)
     arguments |= {"where": counting.where, "weights": counting.weights}
     parts = _parts(arguments)
+    if counting.weights is not None:  # of fewer axes they may look like those of a part's samples
+        absent = (None,) * (parts.x.ndim - counting.weights.ndim)
+        arguments["weights"] = counting.weights[absent]
     arguments["x"] = parts.x
     for name in ("dy", "mean", "rstd", "gamma", "beta"):
         if arguments.get(name) is not None:
@@ -160,9 +163,7 @@ def normalized_by_label(
         All its arguments, `labels` among them.
     """
     split, arguments = _split(arguments)
-    for name in ("running_mean", "running_var"):
-        if arguments.get(name) is not None:
-            raise ValueError(f"{name} must be None with labels, which have statistics of their own")
+    check_no_running(**{name: arguments.get(name) for name in ("running_mean", "running_var")})
     stored, out = arguments.pop("statistics"), arguments.pop("out")
     of_labels = repeat({}) if stored is None else _of_labels(stored, split, arguments)
     whole, statistics = split.output(out, arguments), []
@@ -176,21 +177,38 @@ def normalized_by_label(
     return Normalized(y, *(split.like(array, statistic=True) for array in stacked))
 
 
+def check_no_running(**running: Any) -> None:
+    """Raise if running statistics are given with labels."""
+    for name, array in running.items():
+        if array is not None:
+            raise ValueError(f"{name} must be None with labels, which have statistics of their own")
+
+
 def _of_labels(stored: Any, split: _Parts, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Return the arguments of batch norm by the stored statistics of each label."""
+    axes = normalized_axes(arguments["channel_axis"], split.x.ndim, "channel_axis")
+    rows = stored_rows(stored, split.labels, tuple(split.x.shape[axis] for axis in axes))
+    given = {name: field for name, field in stored.moments._asdict().items() if field is not None}
+    moments = Moments(
+        **{name: as_plain_array("statistics", field) for name, field in given.items()}
+    )
+    pairs = zip(moments.mean[rows], moments.var()[rows], strict=True)
+    return ({"running_mean": m, "running_var": v, "training": False} for m, v in pairs)
+
+
+def stored_rows(stored: Any, labels: Any, channels: Shape) -> Any:
+    """Return the row of each label in stored statistics of channels; raise unless all are there."""
     if not isinstance(stored, GroupMoments):
         got = type(stored).__name__
         raise TypeError(f"statistics must be GroupMoments, got an object of type {got}")
-    moments = Moments(*(as_plain_array("statistics", field) for field in stored.moments))
-    axes = normalized_axes(arguments["channel_axis"], split.x.ndim, "channel_axis")
-    expected = (len(stored.labels), *(split.x.shape[axis] for axis in axes))
-    check_shape("statistics", moments.mean.shape, expected, "one mean for each label and channel")
-    rows, there = rows_of(stored, split.labels)
+    expected = (len(stored.labels), *channels)
+    found = np.shape(stored.moments.mean)
+    check_shape("statistics", found, expected, "one mean for each label and channel")
+    rows, there = rows_of(stored, labels)
     if not there.all():
-        label = split.labels[there.argmin()]
+        label = labels[there.argmin()]
         raise ValueError(f"labels must have labels that statistics has, got {str(label)!r}")
-    pairs = zip(moments.mean[rows], moments.var()[rows], strict=True)
-    return ({"running_mean": m, "running_var": v, "training": False} for m, v in pairs)
+    return rows
 
 
 def gradients_by_label(
