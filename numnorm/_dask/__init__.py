@@ -7,6 +7,7 @@ from typing import Any
 
 from numnorm._dask import batch, instance, moments, moving, rows
 from numnorm._dask.moments import merge, of_divisor, placed
+from numnorm.array_likes import as_plain_array, library_of
 from numnorm.norms.batch import batch_moments
 from numnorm.norms.declared import BY_FUNCTION
 from numnorm.norms.spec import taken_counting
@@ -16,6 +17,8 @@ __all__ = ["call", "merge", "of_divisor", "placed"]
 
 def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """Return the lazy result of a public function.
+
+    Lazy labels are computed here: the shapes of results depend on them.
 
     Parameters
     ----------
@@ -29,6 +32,11 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         If the function does not take one of the keywords for missing values for lazy arrays.
     """
     counting = taken_counting(arguments)
+    library = library_of(counting.get("labels"))
+    if library is not None:
+        counting["labels"] = counting["labels"].compute()
+        if library_of(arguments["x"]) is None:
+            arguments["x"] = library.from_array(as_plain_array("x", arguments["x"]), chunks=-1)
     spec = BY_FUNCTION.get(function)
     if spec is None:
         assert function is batch_moments

@@ -170,18 +170,14 @@ def keywords_of(
 def codes_of(x: Any, axis: int, labels: Any) -> tuple[Any, Any]:
     """Return the sorted labels, and a lazy array of the number of each sample's label.
 
-    Lazy labels are computed: shapes of results depend on them.
-
     Parameters
     ----------
     x : lazy array
     axis : int
         The axis of the samples.
     labels : array
-        As the caller gave them.
+        In memory.
     """
-    if library_of(labels) is not None:
-        labels = labels.compute()
     labels = checked_labels(labels)
     check_shape("labels", labels.shape, (x.shape[axis],), "one label for each sample")
     if not labels.size:

@@ -14,7 +14,13 @@ import numnorm
 
 PLACES = ("autograd", "jax", "xarray")
 # Where the names of annotations stand; other names are those of packages.
-HOMES = ("typing", "numnorm.arguments", "numnorm.array_types", "numnorm.xarray.named_dims")
+HOMES = (
+    "typing",
+    "numnorm.arguments",
+    "numnorm.array_types",
+    "numnorm.norms.moments",
+    "numnorm.xarray.named_dims",
+)
 LONGEST_LINE = 100
 
 
