@@ -25,11 +25,6 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     function : callable
     arguments : dict
         All its arguments by name.
-
-    Raises
-    ------
-    NotImplementedError
-        If the function does not take one of the keywords for missing values for lazy arrays.
     """
     counting = taken_counting(arguments)
     library = library_of(counting.get("labels"))
@@ -41,11 +36,6 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     if spec is None:
         assert function is batch_moments
         return moments.batch_moments(**arguments, counting=counting)
-    if spec.family == "windows" and counting and spec.is_backward(function):
-        keyword = next(iter(counting))
-        raise NotImplementedError(
-            f"{keyword} is not supported for lazy arrays in {function.__name__}"
-        )
     if spec.family in ("windows", "decay"):
         return moving.call(spec, function, arguments, counting)
     if spec.family == "channels":
