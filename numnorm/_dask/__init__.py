@@ -2,58 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from numnorm._dask import batch, instance, moments, moving, rows
-from numnorm._dask.moments import merge, of_divisor
+from numnorm._dask.moments import merge, of_divisor, placed
+from numnorm.array_likes import as_plain_array, library_of
 from numnorm.norms.batch import batch_moments
 from numnorm.norms.declared import BY_FUNCTION
-from numnorm.norms.spec import NormSpec, taken_counting
+from numnorm.norms.spec import taken_counting
 
-__all__ = ["call", "merge", "of_divisor"]
+__all__ = ["call", "merge", "of_divisor", "placed"]
 
 
 def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """Return the lazy result of a public function.
+
+    Lazy labels are computed here: the shapes of results depend on them.
 
     Parameters
     ----------
     function : callable
     arguments : dict
         All its arguments by name.
-
-    Raises
-    ------
-    NotImplementedError
-        If the function does not take one of the keywords for missing values for lazy arrays.
     """
     counting = taken_counting(arguments)
+    library = library_of(counting.get("labels"))
+    if library is not None:
+        counting["labels"] = counting["labels"].compute()
+        if library_of(arguments["x"]) is None:
+            arguments["x"] = library.from_array(as_plain_array("x", arguments["x"]), chunks=-1)
     spec = BY_FUNCTION.get(function)
-    if counting and not _takes(spec, function, counting):
-        keyword = next(iter(counting))
-        raise NotImplementedError(
-            f"{keyword} is not supported for lazy arrays in {function.__name__}"
-        )
     if spec is None:
         assert function is batch_moments
-        return moments.batch_moments(**arguments)
+        return moments.batch_moments(**arguments, counting=counting)
     if spec.family in ("windows", "decay"):
         return moving.call(spec, function, arguments, counting)
-    if counting:
-        return rows.with_weights(spec, function, arguments, counting)
     if spec.family == "channels":
-        if spec.is_backward(function):
-            return batch.batch_norm_backward(**arguments)
-        normalized = batch.batch_norm_forward(**arguments)
-        return normalized if function is spec.forward else normalized.y
+        return batch.call(spec, function, arguments, counting)
     if spec.updates:
-        return instance.call(spec, function, arguments)
-    return rows.call(spec, function, arguments)
-
-
-def _takes(spec: NormSpec | None, function: Callable[..., Any], counting: Iterable[str]) -> bool:
-    """Return whether a function takes the keywords for missing values for lazy arrays."""
-    if spec is None or not {"labels", "statistics"}.isdisjoint(counting):
-        return False
-    return not spec.is_backward(function) or spec.family in ("windows", "decay")
+        return instance.call(spec, function, arguments, counting)
+    return rows.call(spec, function, arguments, counting)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import numnorm
+from numnorm._dask import split_rows, whole_rows
 from numnorm._dask.blocks import block_sum, each_block, each_object, read_again, rounded, take
+from numnorm._dask.keywords import Kept, Keywords, elements_of
 from numnorm._dask.moments import (
     Channels,
     aligned,
     channels_of,
     fields_of,
+    keywords_of_channels,
     of_channels,
+    placed,
     total_moments,
 )
 from numnorm._dask.parameters import (
@@ -25,9 +29,13 @@ from numnorm._dask.parameters import (
     lost_of,
     made_lazy,
 )
+from numnorm._dask.row_axes import Rows
+from numnorm._dask.row_moments import PLAIN, divided_axes, merged_moments
+from numnorm._dask.split_rows import RowNorm
 from numnorm.arguments import check_flag, check_shape, result_dtype
 from numnorm.array_likes import is_on_device
 from numnorm.backends.contract.norms import ChannelSums
+from numnorm.backends.weighted import move_where_seen, seen_statistics
 from numnorm.norms.batch import (
     bessel_correction,
     given_statistics,
@@ -35,9 +43,27 @@ from numnorm.norms.batch import (
     new_batch_weight,
     part_gradient,
 )
+from numnorm.norms.labels import check_no_running, stored_rows
+from numnorm.norms.moments import GroupMoments, Moments
 from numnorm.norms.results import Gradients, Normalized
+from numnorm.norms.spec import NormSpec
 
 _RUNNING = ("running_mean", "running_var")
+
+
+def call(
+    spec: NormSpec,
+    function: Callable[..., Any],
+    arguments: dict[str, Any],
+    counting: Mapping[str, Any],
+) -> Any:
+    """Return the lazy result of a public function of batch norm."""
+    if "statistics" in counting and "labels" not in counting:
+        raise ValueError("labels must be given with statistics, got None")
+    if spec.is_backward(function):
+        return batch_norm_backward(**arguments, counting=counting)
+    normalized = batch_norm_forward(**arguments, counting=counting)
+    return normalized if function is spec.forward else normalized.y
 
 
 def batch_norm_forward(
@@ -54,47 +80,110 @@ def batch_norm_forward(
     unbiased: Any,
     eps: Any,
     out: Any,
+    counting: Mapping[str, Any],
 ) -> Normalized[Any]:
     """Return y, mean and rstd, lazily; in training, assign the moved running statistics."""
     training = check_flag("training", training)
-    given = given_statistics(running_mean, running_var, training)
+    if "labels" in counting:
+        check_no_running({"running_mean": running_mean, "running_var": running_var})
+    stored = counting.get("statistics")
+    given = None if stored is not None else given_statistics(running_mean, running_var, training)
     running_arrays = {} if given is None else dict(zip(_RUNNING, given, strict=True))
     if training and running_arrays:
         check_assignable(running_arrays)
-    arrays = made_lazy({"x": x, "gamma": gamma, "beta": beta, **running_arrays}, out)
-    x = arrays.pop("x")
+    own = {"x": x, "gamma": gamma, "beta": beta, **running_arrays}
+    arrays = made_lazy({**own, **elements_of(counting)}, out)
+    x = arrays["x"]
     channels = channels_of(x, channel_axis)
+    keywords, kinds, of_labels = keywords_of_channels(x, channels, arrays, counting)
+    arrays = {name: arrays[name] for name in own if name != "x"}
     parameters = parameters_of(x, channels, arrays)
     moving = {"momentum": momentum, "batches": batches, "convention": convention}
-    options = {"training": training, "unbiased": unbiased, "eps": eps, **moving}
+    options = {"training": training or stored is not None, "unbiased": unbiased, "eps": eps}
     dtypes = dtypes_of(
-        numnorm.batch_norm_forward, {"x": x, **arrays}, channel_axis=channels.axis, **options
-    )
-    statistics = [channels.spread(arrays[name]) for name in running_arrays]
-    if training:
+        numnorm.batch_norm_forward, {"x": x, **arrays, **keywords.elements},
+        channel_axis=channels.axis, **options, **moving, **keywords.options,
+    )  # fmt: skip
+    if stored is not None:
+        statistics = _stored(stored, kinds, x, of_labels)
+    elif training:
         unbiased = convention == "torch" if unbiased is None else unbiased
         correction = bessel_correction(unbiased, channels.count, given)
-        mean, m2, _ = fields_of(total_moments(read_again(x), channels), channels)
+        moments = _moments(read_again(x), of_labels, keywords)
         if given is not None and channels.count:
-            weight, divisor = new_batch_weight(**moving), channels.count - correction
-            moments = (mean, 1), (m2, divisor)
-            for array, old, (new, by) in zip(given, statistics, moments, strict=True):
-                moved = _moved_statistic(old, new, by, weight, array.dtype, channels)
+            weight = new_batch_weight(**moving)
+            for array, moved in zip(given, moments.moved(given, correction, weight), strict=True):
                 # dask_array 0.7 assigns no array in other chunks.
                 array[...] = moved.rechunk(array.chunks)
-        statistics = [mean, m2 / max(channels.count, 1)]
+        statistics = list(moments.statistics)
+    else:
+        statistics = [channels.spread(arrays[name]) for name in running_arrays]
     y = each_block(
         _normalized,
         x,
         *statistics,
         *(parameter.array for parameter in parameters),
+        *keywords.arrays.values(),
         dtype=dtypes[0],
         chunks=x.chunks,
         usual=[(parameter.name, parameter.usual) for parameter in parameters],
-        axes=channels.axis,
+        axis=channels.axis,
+        rows=of_labels.rows,
         eps=float(eps),
+        kept=keywords.kept,
     )
-    return Normalized(y, *_saved(statistics, x, dtypes[1], channels, float(eps)))
+    return Normalized(y, *_saved(statistics, x, dtypes[1], of_labels, float(eps)))
+
+
+class _Moments(NamedTuple):
+    """The mean and the variance of channels, and what moves running statistics towards them.
+
+    Attributes
+    ----------
+    statistics : tuple
+        Lazy arrays of the mean and the variance, with as many axes as x.
+    channels : Channels
+    total : lazy array or None
+        Objects of `Total`, if channels have counts of their own.
+    m2 : lazy array or None
+        The squared deviations, if all channels have one count.
+    """
+
+    statistics: tuple[Any, Any]
+    channels: Channels
+    total: Any = None
+    m2: Any = None
+
+    def moved(self, running: tuple[Any, Any], correction: int, weight: float) -> Iterator[Any]:
+        """Yield the running statistics after a batch."""
+        channels, count = self.channels, self.channels.count
+        each = zip(running, (self.statistics[0], self.m2), (1, count - correction), strict=True)
+        for member, (array, new, divisor) in enumerate(each):
+            old = channels.spread(array)
+            like = {"dtype": array.dtype, "chunks": channels.chunks, "weight": weight}
+            if self.total is None:
+                yield channels.public(each_block(_moved, old, new, divisor=divisor, **like))
+            else:
+                like |= {"member": member, "correction": correction}
+                yield channels.public(each_block(_moved_where_seen, old, self.total, **like))
+
+
+def _moments(x: Any, channels: Channels, keywords: Keywords) -> _Moments:
+    """Return the statistics of x in training."""
+    if not keywords.arrays and keywords.kept.policy == "propagate":
+        mean, m2, _ = fields_of(total_moments(x, channels), channels)
+        return _Moments((mean, m2 / max(channels.count, 1)), channels, m2=m2)
+    total = merged_moments(x, channels.rows, keywords)
+    like: Any = {"dtype": _FLOAT64, "chunks": channels.chunks}
+    mean, variance = (each_block(_seen, total, **like, member=member) for member in (0, 1))
+    return _Moments((mean, variance), channels, total=total)
+
+
+def _stored(stored: Any, kinds: Any, x: Any, channels: Channels) -> list[Any]:
+    """Return mean and variance of each label from those that `batch_moments` returned."""
+    rows = stored_rows(stored, kinds, channels.shape)
+    moments = placed(stored.moments, rows, np.ones(len(rows), bool), x)
+    return [channels.spread(moments.mean), channels.spread(moments.var())]
 
 
 def parameters_of(x: Any, channels: Channels, arrays: Mapping[str, Any]) -> list[Parameter]:
@@ -120,18 +209,11 @@ def dtypes_of(function: Any, arrays: Mapping[str, Any], **options: Any) -> list[
     return [result.dtype for result in function(**empty, **options)]
 
 
-def _moved_statistic(
-    old: Any, new: Any, divisor: int, weight: float, dtype: Any, channels: Channels
-) -> Any:
-    options = {"dtype": dtype, "chunks": channels.chunks, "divisor": divisor, "weight": weight}
-    return channels.public(each_block(_moved, old, new, **options))
-
-
 def _saved(
     statistics: list[Any], x: Any, dtype: Any, channels: Channels, eps: float
 ) -> tuple[Any, Any]:
     """Return mean and rstd as `batch_norm_forward` does, lazily."""
-    options = {"axes": channels.axes, "eps": eps, "x_dtype": x.dtype, "dtype": dtype}
+    options = {"axes": channels.statistic_axes, "eps": eps, "x_dtype": x.dtype, "dtype": dtype}
     return tuple(
         channels.public(
             each_block(_saved_field, *statistics, chunks=channels.chunks, field=field, **options)
@@ -144,29 +226,48 @@ def _normalized(
     x: Any,
     mean: Any,
     variance: Any,
-    *parameters: Any,
+    *others: Any,
     usual: list[tuple[str, bool]],
-    axes: int | tuple[int, ...],
+    axis: int | tuple[int, ...],
+    rows: Rows,
     eps: float,
+    kept: Kept,
 ) -> Any:
-    own = (axes,) if isinstance(axes, int) else axes
-    given = {
-        name: of_channels(array, own) if reduced else array
-        for (name, reduced), array in zip(usual, parameters, strict=True)
+    given: dict[str, Any] = {
+        name: of_channels(array, rows.kept) if reduced else array
+        for (name, reduced), array in zip(usual, others, strict=False)
     }
-    return numnorm.batch_norm(
-        x,
-        **given,
-        channel_axis=axes,
-        running_mean=of_channels(mean, own),
-        running_var=of_channels(variance, own),
-        training=False,
-        eps=eps,
-    )
+    given |= kept.public(others[len(usual) :])
+    mean, variance = rows.public(mean), rows.public(variance)
+    if rows.labels:
+        moments = Moments(np.ones_like(mean), mean, variance, np.zeros_like(mean))
+        given["statistics"] = GroupMoments(np.arange(rows.labels), moments)
+    else:
+        given |= {"running_mean": mean, "running_var": variance, "training": False}
+    return numnorm.batch_norm(x, **given, channel_axis=axis, eps=eps)
 
 
 def _moved(old: Any, new: Any, *, divisor: int, weight: float) -> Any:
     return moved_statistic(old.reshape(-1), new.reshape(-1), divisor, weight).reshape(old.shape)
+
+
+def _seen(total: Any, *, member: int) -> Any:
+    """Return the mean or the variance of each channel; NaN where no element counts."""
+    mean, m2 = (getattr(total[(0,) * total.ndim].moments, name) for name in ("mean", "m2"))
+    count = total[(0,) * total.ndim].moments.count
+    return seen_statistics(np.broadcast_to(np.float64(count), mean.shape), mean, m2)[member]
+
+
+def _moved_where_seen(old: Any, total: Any, *, member: int, correction: int, weight: float) -> Any:
+    moments, exponent = total[(0,) * total.ndim]
+    count = np.broadcast_to(np.float64(moments.count), moments.mean.shape)
+    statistics = seen_statistics(count, moments.mean, moments.m2)
+    count, mean, variance = (np.reshape(array, -1) for array in (count, *statistics))
+    with np.errstate(all="ignore"):
+        corrections = np.ldexp(float(correction), -np.reshape(exponent, -1))
+    running = old.reshape(-1).copy(), old.reshape(-1).copy()
+    move_where_seen(running, count, mean, variance, corrections, weight)
+    return running[member].reshape(old.shape)
 
 
 def _saved_field(
@@ -202,26 +303,57 @@ def batch_norm_backward(
     channel_axis: Any,
     training: bool,
     out: Any,
+    counting: Mapping[str, Any],
 ) -> Gradients[Any]:
     """Return dx, dgamma and dbeta, lazily."""
     training = check_flag("training", training)
-    arrays = made_lazy({"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma}, out)
+    own = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma}
+    arrays = made_lazy({**own, **elements_of(counting)}, out)
     dy, x = arrays["dy"], arrays["x"]
     channels = channels_of(x, channel_axis)
     check_shape("dy", dy.shape, x.shape, "the shape of the input")
-    gains = parameters_of(x, channels, {name: arrays[name] for name in ("mean", "rstd", "gamma")})
+    keywords, _, of_labels = keywords_of_channels(x, channels, arrays, counting)
+    meaning = "one for each label and channel" if of_labels.labels else "the channels of x"
+    for name in ("mean", "rstd"):
+        check_shape(name, arrays[name].shape, of_labels.statistic_shape, meaning)
+    gains = parameters_of(x, channels, {"gamma": arrays["gamma"]})
     axis = channels.axis
-    dtypes = dtypes_of(numnorm.batch_norm_backward, arrays, channel_axis=axis, training=training)
-    given = as_divided(dy, x.chunks), x, *(channels.spread(arrays[n]) for n in ("mean", "rstd"))
+    empty = {n: np.empty((0,) * len(channels.axes), arrays[n].dtype) for n in ("mean", "rstd")}
+    given = {**{n: arrays[n] for n in own}, **empty, **keywords.elements}
+    dtypes = dtypes_of(
+        numnorm.batch_norm_backward, given,
+        channel_axis=axis, training=training, **keywords.options,
+    )  # fmt: skip
+    if training and (keywords.arrays or keywords.kept.policy != "propagate"):
+        kind = {n: arrays[n] for n in ("dy", "x", "mean", "rstd")}
+        return Gradients(*_trained_rows(kind, gains, of_labels, axis, dtypes, keywords))
+    blocks = as_divided(dy, x.chunks), x, *(of_labels.spread(arrays[n]) for n in ("mean", "rstd"))
     gain = [each.array for each in gains]
-    options = {"usual": all(each.usual for each in gains), "axes": channels.axes, "axis": axis}
+    options = {"usual": all(each.usual for each in gains), "rows": of_labels.rows, "axis": axis}
     if training:
-        dx, *sums = _trained(given, gain, channels, options, dtypes[0])
+        dx, *sums = _trained(blocks, gain, channels, options, dtypes[0])
     else:
-        dx, *sums = _frozen(given, gain, channels, options, dtypes[0])
+        dx, *sums = _frozen(blocks, gain, channels, options, dtypes[0], keywords)
     if options["usual"]:
         sums = [channels.public(each) for each in sums]
     return Gradients(dx, *(rounded(each, dtypes[1]) for each in sums))
+
+
+def _trained_rows(
+    arrays: dict[str, Any],
+    gains: list[Parameter],
+    channels: Channels,
+    axis: Any,
+    dtypes: list[Any],
+    keywords: Keywords,
+) -> list[Any]:
+    """Return the gradients by the keywords for missing values, weights and labels."""
+    gain, rows, x = gains[0] if gains else None, channels.rows, arrays["x"]
+    if rows.labels or divided_axes(x, rows):
+        norm = RowNorm(True, (0.0, 0.0, 0))
+        return split_rows.backward(norm, arrays, gain, rows, dtypes, keywords, stored=True)
+    function, options = numnorm.batch_norm_backward, {"channel_axis": axis}
+    return whole_rows.backward(function, arrays, gain, rows, options, dtypes, keywords)
 
 
 def _trained(
@@ -232,7 +364,7 @@ def _trained(
     objects = each_object(_sums, read_again(dy), read_again(x), *statistics, *gain, **options)
     ones = _ones(channels, x)
     products, sum_g, deviations = (_sum_over_ones(objects, m, x, ones) for m in (0, 1, 2))
-    like = {"dtype": _FLOAT64, "chunks": products.chunks}
+    like: Any = {"dtype": _FLOAT64, "chunks": products.chunks}
     shift = each_block(_shift, deviations, *statistics, count=channels.count, **like)
     moved = each_block(_times, sum_g, shift, **like)
     sums = [each_block(_less, products, moved, **like), sum_g]
@@ -258,11 +390,19 @@ def _of_broadcast_gain(
 
 
 def _frozen(
-    given: tuple[Any, ...], gain: list[Any], channels: Channels, options: dict[str, Any], dtype: Any
+    given: tuple[Any, ...],
+    gain: list[Any],
+    channels: Channels,
+    options: dict[str, Any],
+    dtype: Any,
+    keywords: Keywords,
 ) -> list[Any]:
     """Return the same for statistics that are constants."""
-    x = given[1]
-    objects = each_object(_frozen_gradients, *given, *gain, **options)
+    x, arrays = given[1], keywords.arrays.values()
+    blocks = *given, *gain, *arrays
+    objects = each_object(
+        _frozen_gradients, *blocks, **options, gains=len(gain), kept=keywords.kept
+    )
     shape = _ones(channels, x) if options["usual"] else gain[0].shape
     dx = take(objects, 0, dtype=dtype, chunks=x.chunks)
     return [dx, *(_sum_over_ones(objects, member, x, shape) for member in (1, 2))]
@@ -285,20 +425,29 @@ def _frozen_gradients(
     x: Any,
     mean: Any,
     rstd: Any,
-    *gain: Any,
+    *others: Any,
     usual: bool,
-    axes: tuple[int, ...],
+    rows: Rows,
     axis: int | tuple[int, ...],
+    gains: int = 0,
+    kept: Kept = PLAIN.kept,
 ) -> tuple[Any, ...]:
     """Return dx of constant statistics, and the sums of dgamma and dbeta in float64."""
-    mean, rstd = of_channels(mean, axes), of_channels(rstd, axes)
+    gain, keywords = others[:gains], kept.public(others[gains:])
+    mean, rstd = rows.public(mean), rows.public(rstd)
+    if rows.labels:
+        present = np.unique(keywords["labels"])
+        mean, rstd = mean[present], rstd[present]
     # Sums get the dtype of gamma.
-    gamma = gain[0].astype(np.float64) if gain else np.ones_like(mean, np.float64)
-    gamma = of_channels(gamma, axes) if gain and usual else gamma
+    if gain:
+        gamma = gain[0].astype(np.float64)
+        gamma = of_channels(gamma, rows.kept) if usual else gamma
+    else:
+        gamma = np.ones_like(mean[0] if rows.labels else mean, np.float64)
     dx, *sums = numnorm.batch_norm_backward(
-        dy, x, mean, rstd, gamma, channel_axis=axis, training=False
+        dy, x, mean, rstd, gamma, channel_axis=axis, training=False, **keywords
     )
-    return dx, *(aligned(each, axes, x.ndim) if usual else each for each in sums)
+    return dx, *(aligned(each, rows.kept, x.ndim) if usual else each for each in sums)
 
 
 def _sums(dy: Any, x: Any, mean: Any, rstd: Any, *gain: Any, **options: Any) -> tuple[Any, ...]:
@@ -307,11 +456,11 @@ def _sums(dy: Any, x: Any, mean: Any, rstd: Any, *gain: Any, **options: Any) -> 
     g is dy, times a gain that broadcasts. With such a gain also dgamma, and the sums of dy in each
     channel and for each number of the gain.
     """
-    deviations = _deviations(dy, x, mean, rstd, options["axes"], options["axis"])
+    deviations = _deviations(dy, x, mean, rstd, options["rows"].kept, options["axis"])
     if options["usual"]:
         return *_frozen_gradients(dy, x, mean, rstd, **options)[1:], deviations
     given = _gradient(dy, x, gain[0]), x, mean, rstd
-    _, dgamma, _ = _frozen_gradients(dy, x, mean, rstd, *gain, **options)
+    _, dgamma, _ = _frozen_gradients(dy, x, mean, rstd, *gain, **options, gains=1)
     wide = zip(mean.shape, gain[0].shape, strict=True)
     summed = tuple(axis for axis, lengths in enumerate(wide) if lengths == (1, 1))
     sum_dy = dy.sum(axis=summed, keepdims=True, dtype=_FLOAT64)
@@ -369,14 +518,14 @@ def _input_gradient(
     shift: Any,
     *gain: Any,
     usual: bool,
-    axes: tuple[int, ...],
+    rows: Rows,
     axis: int | tuple[int, ...],
     count: int,
 ) -> Any:
     """Return dx of a block from the sums over all blocks."""
     # dx takes the xhat of the saved mean; what that is off by goes into the sum of g.
     statistics = mean, rstd, products, _less(sum_g, _times(products, shift))
-    mean, rstd, *sums = (of_channels(array, axes) for array in statistics)
-    gamma = of_channels(gain[0], axes) if gain and usual else None
+    mean, rstd, *sums = (of_channels(array, rows.kept) for array in statistics)
+    gamma = of_channels(gain[0], rows.kept) if gain and usual else None
     g = dy if usual else _gradient(dy, x, gain[0])
     return part_gradient(g, x, mean, rstd, gamma, axis, ChannelSums(count, *sums))

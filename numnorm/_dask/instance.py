@@ -19,7 +19,7 @@ from numnorm._dask.parameters import (
     with_axes,
 )
 from numnorm._dask.row_axes import Rows
-from numnorm._dask.split_rows import merged_moments
+from numnorm._dask.row_moments import merged_moments
 from numnorm.arguments import check_flag, check_float, check_shape
 from numnorm.backends.formulas.norms import moved
 from numnorm.layouts import RowLayout, instance_layout
@@ -27,14 +27,24 @@ from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_w
 from numnorm.norms.spec import NormSpec
 
 
-def call(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def call(
+    spec: NormSpec,
+    function: Callable[..., Any],
+    arguments: dict[str, Any],
+    counting: Mapping[str, Any],
+) -> Any:
     """Return the lazy result of a public function of instance norm."""
     if spec.is_backward(function):
-        return _backward(spec, function, arguments)
-    return _forward(spec, function, arguments)
+        return _backward(spec, function, arguments, counting)
+    return _forward(spec, function, arguments, counting)
 
 
-def _forward(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def _forward(
+    spec: NormSpec,
+    function: Callable[..., Any],
+    arguments: dict[str, Any],
+    counting: Mapping[str, Any],
+) -> Any:
     arguments = dict(arguments)
     channel_axis, training = arguments["channel_axis"], arguments.pop("training")
     mean, variance = (arguments.pop(name) for name in spec.updates)
@@ -47,27 +57,47 @@ def _forward(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, 
     unbiased = momentum[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     if not training:
         frozen = dict(zip(spec.updates, (mean, variance), strict=True))
-        normalized = numnorm.batch_norm_forward(**arguments, **frozen, training=False)
+        given = {**arguments, **frozen, **_of_samples(x, counting)}
+        normalized = numnorm.batch_norm_forward(**given, training=False)
         return normalized if function is spec.forward else normalized.y
     statistics: Mapping[str, Any] = {}
     correction = 0
     if running is not None:
+        if counting:
+            keyword = next(iter(counting))
+            raise NotImplementedError(f"{keyword} is not supported with running statistics")
         correction = bessel_correction(unbiased, layout.width, running)
         statistics = _checked_running(running, layout)
-    results = rows.call(spec, function, arguments)
+    results = rows.call(spec, function, arguments, counting)
     if statistics and x.size:
         own_rows, x = rows.groups_of(x, layout, channel_axis)
         _update_running(statistics, x, own_rows, correction, weight)
     return results
 
 
-def _backward(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def _backward(
+    spec: NormSpec,
+    function: Callable[..., Any],
+    arguments: dict[str, Any],
+    counting: Mapping[str, Any],
+) -> Any:
     arguments = dict(arguments)
     arrays = {name: arguments[name] for name in spec.arrays_of(function)}
-    instance_layout(made_lazy(arrays, arguments["out"])["x"].shape, arguments["channel_axis"])
+    x = made_lazy(arrays, arguments["out"])["x"]
+    instance_layout(x.shape, arguments["channel_axis"])
     if not check_flag("training", arguments.pop("training")):
-        return numnorm.batch_norm_backward(**arguments, training=False)
-    return rows.call(spec, function, arguments)
+        given = {**arguments, **_of_samples(x, counting)}
+        return numnorm.batch_norm_backward(**given, training=False)
+    return rows.call(spec, function, arguments, counting)
+
+
+def _of_samples(x: Any, counting: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the keywords for batch norm, for which weights of one axis belong to the samples."""
+    weights = counting.get("weights")
+    if weights is None or np.ndim(weights) >= x.ndim:
+        return counting
+    wide = made_lazy({"x": x, "weights": weights})["weights"]
+    return {**counting, "weights": wide[(None,) * (x.ndim - wide.ndim)]}
 
 
 def _checked_running(running: tuple[Any, Any], layout: RowLayout) -> Mapping[str, Any]:
@@ -99,7 +129,7 @@ def _update_running(
 
 def _over_samples(total: Any) -> tuple[Any, ...]:
     """Return the number of samples and the sums of their means and variances, and the width."""
-    moments = total[(0,) * total.ndim]
+    moments = total[(0,) * total.ndim].moments
     with np.errstate(all="ignore"):
         fields = moments.mean, moments.m2 / moments.count
         sums = (field.sum(axis=0, keepdims=True) for field in fields)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import numnorm
 from numnorm._dask.blocks import Chunks, each_block, each_object, in_order, take
-from numnorm._dask.parameters import along, as_divided, made_lazy, with_axes
+from numnorm._dask.keywords import Keywords, codes_of, elements_of, keywords_of
+from numnorm._dask.parameters import as_divided, made_lazy
+from numnorm._dask.row_axes import Rows
+from numnorm._dask.row_moments import merged_moments
 from numnorm.arguments import Shape
 from numnorm.array_likes import is_on_device
 from numnorm.backends.contract.backend import BlockMoments
 from numnorm.layouts import column_layout, normalized_axes
+from numnorm.norms import weighted
 from numnorm.norms.batch import block_moments, folded_moments
-from numnorm.norms.moments import Moments, check_moments
+from numnorm.norms.moments import GroupMoments, Moments, check_moments, has_counts
 
 # The channels of a lazy array: their axes, and what lies along them
 
@@ -37,6 +41,8 @@ class Channels(NamedTuple):
         The number of values in each channel.
     chunks : tuple
         Those of a statistic with as many axes as x.
+    labels : int
+        The number of labels of samples, each with statistics of its own; 0 without labels.
     """
 
     axes: tuple[int, ...]
@@ -45,14 +51,35 @@ class Channels(NamedTuple):
     shape: Shape
     count: int  # type: ignore[assignment]  # a field may hide tuple's method
     chunks: Chunks
+    labels: int = 0
+
+    @property
+    def rows(self) -> Rows:
+        """The channels as rows, of each label."""
+        return Rows(self.others, self.axes, self.axes, labels=self.labels)
+
+    @property
+    def statistic_axes(self) -> tuple[int, ...]:
+        """The axes of a statistic with as many axes as x that are not summed over."""
+        return tuple(sorted((*self.axes, self.others[0]))) if self.labels else self.axes
+
+    @property
+    def statistic_shape(self) -> Shape:
+        """The public shape of a statistic."""
+        return (self.labels, *self.shape) if self.labels else self.shape
+
+    def of_labels(self, labels: int) -> Channels:
+        """Return the same with statistics of each label."""
+        lengths = tuple((labels,) if a == self.others[0] else c for a, c in enumerate(self.chunks))
+        return self._replace(labels=labels, chunks=lengths)
 
     def spread(self, statistic: Any) -> Any:
-        """Return a statistic of the shape of the channels with as many axes as x, divided as x."""
-        return as_divided(along(statistic, self.axes, len(self.chunks)), self.chunks)
+        """Return a statistic of the public shape with as many axes as x, divided as x."""
+        return as_divided(self.rows.with_axes_of(statistic, len(self.chunks)), self.chunks)
 
     def public(self, statistic: Any) -> Any:
-        """Return a statistic with as many axes as x in the shape of the channels."""
-        return with_axes(statistic, self.axes)
+        """Return a statistic with as many axes as x in its public shape."""
+        return self.rows.public(statistic)
 
 
 def channels_of(x: Any, channel_axis: Any) -> Channels:
@@ -89,8 +116,21 @@ _FLOAT64 = np.dtype(np.float64)
 _FIELDS = ("mean", "m2", "mean_lo")
 
 
-def batch_moments(x: Any, *, channel_axis: Any, after: Moments | None) -> Moments:
-    """Return the count, and the other moments as lazy arrays."""
+def batch_moments(
+    x: Any, *, channel_axis: Any, after: Any, counting: Mapping[str, Any]
+) -> Moments | GroupMoments:
+    """Return the count, and the other moments as lazy arrays, or those of each label."""
+    labelled = "labels" in counting
+    if counting or (isinstance(after, Moments) and has_counts(after)):
+        before = None if labelled or after is None else after
+        now = _counted_moments(x, channel_axis, before, counting)
+        if after is None:
+            return now
+        if labelled and not isinstance(after, GroupMoments):
+            got = type(after).__name__
+            raise TypeError(f"after must be GroupMoments with labels, got an object of type {got}")
+        total: Moments | GroupMoments = after.merge(now)
+        return total
     x = made_lazy({"x": x, **_fields("after", after)})["x"]
     channels = channels_of(x, channel_axis)
     count, start, arrays = channels.count, None, {}
@@ -111,32 +151,127 @@ def batch_moments(x: Any, *, channel_axis: Any, after: Moments | None) -> Moment
     return Moments(count if math.prod(channels.shape) else 0, *map(channels.public, fields))
 
 
+def _counted_moments(
+    x: Any, channel_axis: Any, after: Any, counting: Mapping[str, Any]
+) -> Moments | GroupMoments:
+    """Return the moments of x by the keywords for missing values, weights and labels."""
+    arrays = made_lazy({"x": x, **_fields("after", after), **elements_of(counting)})
+    x = arrays["x"]
+    channels = channels_of(x, channel_axis)
+    if after is not None:
+        check_moments("after", after, channels.shape, "the channels of x")
+    keywords, kinds, channels = keywords_of_channels(x, channels, arrays, counting, scaled=False)
+    empty: Any = {n: np.empty((0,) * a.ndim, a.dtype) for n, a in keywords.elements.items()}
+    nothing = np.empty((0,) * x.ndim, x.dtype)
+    numnorm.batch_moments(nothing, channel_axis=channels.axis, **empty, **keywords.options)
+    total = merged_moments(x, channels.rows, keywords)
+    counted = kinds is not None or keywords.elements or keywords.kept.policy == "omit"
+    names = ("count", *_FIELDS) if counted else _FIELDS
+    fields = [
+        channels.public(
+            each_block(_total_field, total, dtype=_FLOAT64, chunks=channels.chunks, field=name)
+        )
+        for name in names
+    ]
+    moments = Moments(*fields) if counted else Moments(channels.count, *fields)
+    return moments if kinds is None else GroupMoments(kinds, moments)
+
+
+def keywords_of_channels(
+    x: Any,
+    channels: Channels,
+    arrays: Mapping[str, Any],
+    counting: Mapping[str, Any],
+    *,
+    scaled: bool = True,
+) -> tuple[Keywords, Any, Channels]:
+    """Return the keywords of a call, the sorted labels, and the channels of each label.
+
+    Parameters
+    ----------
+    x : lazy array
+    channels : Channels
+    arrays : mapping
+        The lazy arrays of the call, among them `where` and `weights`.
+    counting : mapping
+        The keywords for missing values, weights and labels.
+    scaled : bool
+        As in `Kept`.
+    """
+    own = weighted.of_channels(channels.axis, x.ndim).own
+    elements = elements_of(arrays)
+    keywords = keywords_of(x, elements, counting, own, scaled=scaled)
+    if "labels" not in counting:
+        return keywords, None, channels
+    if not channels.others:
+        raise ValueError("x must have an axis of samples beside its channels with labels")
+    kinds, codes = codes_of(x, channels.others[0], counting["labels"])
+    return keywords.with_codes(codes), kinds, channels.of_labels(len(kinds))
+
+
 def merge(moments: Moments, other: Moments) -> Moments:
     """Return the moments of two sets of values of the same channels."""
-    if not (moments.count and other.count):
+    counted = has_counts(moments) or has_counts(other)
+    if not counted and not (moments.count and other.count):
         return moments if moments.count else other
     arrays = made_lazy({**_fields("moments", moments), **_fields("other", other)})
     like = arrays["moments.mean"]
     given = [as_divided(array, like.chunks) for array in arrays.values()]
-    counts = int(moments.count), int(other.count)
+    counts = tuple(None if has_counts(each) else int(each.count) for each in (moments, other))
     options: dict[str, Any] = {"names": list(arrays), "counts": counts}
     _merge(*(np.empty((0,) * a.ndim, a.dtype) for a in given), **options)  # checks the dtypes
     objects = each_object(_merge, *given, **options)
-    fields = (take(objects, k, dtype=_FLOAT64, chunks=like.chunks) for k in (1, 2, 3))
-    return Moments(sum(counts), *fields)
+    count, *fields = (
+        take(objects, k, dtype=_FLOAT64, chunks=like.chunks) if k or counted else None
+        for k in range(4)
+    )
+    return Moments(count if counted else moments.count + other.count, *fields)
 
 
-def of_divisor(method: str, m2: Any, count: int, ddof: int) -> Any:
+def of_divisor(method: str, m2: Any, count: Any, ddof: int) -> Any:
     """Return what a method of Moments gives for a lazy m2."""
-    options = {"method": method, "count": count, "ddof": ddof}
-    return each_block(_of_divisor, m2, dtype=_FLOAT64, chunks=m2.chunks, **options)
+    options: Any = {"method": method, "ddof": ddof}
+    like: Any = {"dtype": _FLOAT64, "chunks": m2.chunks}
+    if isinstance(count, int):
+        return each_block(_of_divisor, m2, **like, count=count, **options)
+    counts = as_divided(made_lazy({"m2": m2, "count": count})["count"], m2.chunks)
+    return each_block(_of_divisor, m2, counts, **like, **options)
+
+
+def placed(moments: Moments, rows: Any, there: Any, x: Any = None) -> Moments:
+    """Return lazy moments of labels in other rows.
+
+    Parameters
+    ----------
+    moments : Moments
+        With a first axis of labels.
+    rows : array of int
+        For each label of the result its row in `moments`.
+    there : array of bool
+        Whether it has one; otherwise the label gets moments of no elements.
+    x : lazy array, optional
+        An array of the library of the result, if the moments are in memory.
+    """
+    arrays = _fields("moments", moments)
+    arrays = made_lazy(arrays if x is None else {"x": x, **arrays})
+    arrays.pop("x", None)
+    options = {"rows": rows.tolist(), "there": there.tolist()}
+    found = {
+        name: each_block(
+            _placed, array.rechunk({0: -1}), dtype=_FLOAT64,
+            chunks=((len(rows),), *array.chunks[1:]), **options,
+        )
+        for name, array in arrays.items()
+    }  # fmt: skip
+    return Moments(**{name.removeprefix("moments."): array for name, array in found.items()})
 
 
 def _fields(name: str, moments: Any) -> dict[str, Any]:
     """Return the arrays of moments by the names that messages have for them."""
     if not isinstance(moments, Moments):
         return {}
-    arrays = {f"{name}.{field}": getattr(moments, field) for field in _FIELDS}
+    fields = (*_FIELDS, "count") if has_counts(moments) else _FIELDS
+    arrays = {f"{name}.{field}": getattr(moments, field) for field in fields}
     return {n: a for n, a in arrays.items() if a is not None}
 
 
@@ -187,17 +322,30 @@ def _known(*arrays: Any, fields: list[str], count: int, axes: tuple[int, ...]) -
     return Moments(count, **given)
 
 
-def _merge(*arrays: Any, names: list[str], counts: tuple[int, int]) -> Moments:
+def _merge(*arrays: Any, names: list[str], counts: tuple[int | None, int | None]) -> Moments:
     given = dict(zip(names, arrays, strict=True))
     moments, other = (
-        Moments(count, *(given.get(f"{name}.{field}") for field in _FIELDS))
+        Moments(
+            given[f"{name}.count"] if count is None else count,
+            *(given.get(f"{name}.{field}") for field in _FIELDS),
+        )
         for name, count in zip(("moments", "other"), counts, strict=True)
     )
     return moments.merge(other)
 
 
-def _of_divisor(m2: Any, *, method: str, count: int, ddof: int) -> Any:
-    return getattr(Moments(count, m2, m2), method)(ddof)
+def _of_divisor(m2: Any, counts: Any = None, *, method: str, ddof: int, count: Any = None) -> Any:
+    return getattr(Moments(count if counts is None else counts, m2, m2), method)(ddof)
+
+
+def _placed(field: Any, *, rows: list[int], there: list[bool]) -> Any:
+    whole = np.zeros((len(rows), *field.shape[1:]))
+    whole[there] = field[np.array(rows, np.intp)[there]]
+    return whole
+
+
+def _total_field(total: Any, *, field: str) -> Any:
+    return getattr(total[(0,) * total.ndim].moments, field)
 
 
 def _field(objects: Any, *, field: str, axes: tuple[int, ...]) -> Any:

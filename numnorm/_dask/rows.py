@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from numnorm._dask import split_rows, whole_rows
-from numnorm._dask.moments import channels_of
-from numnorm._dask.parameters import Parameter, aligned_parameter, along, as_broadcast, made_lazy
+from numnorm._dask.keywords import Keywords, elements_of, keywords_of
+from numnorm._dask.parameters import Parameter, aligned_parameter, made_lazy
 from numnorm._dask.row_axes import Rows
 from numnorm._dask.split_rows import RowNorm
 from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import Norm
 from numnorm.layouts import RowLayout, normalized_axes
-from numnorm.norms.spec import COUNTING, RUNNING_OPTIONS, NormSpec, RowCall
+from numnorm.norms.spec import NormSpec, RowCall
 
 # In the place of a `RowNorm`: only divided rows need to know what the norm does.
 _WHOLE: Any = None
 
 
-def call(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def call(
+    spec: NormSpec,
+    function: Callable[..., Any],
+    arguments: dict[str, Any],
+    counting: Mapping[str, Any],
+) -> Any:
     """Return the lazy result of a public function of a norm.
 
     Parameters
@@ -32,15 +36,21 @@ def call(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, Any]
         Its forward or its backward pass.
     arguments : dict
         All arguments, without the keywords for missing values.
+    counting : mapping
+        These keywords, as far as they are not their defaults.
     """
     names = spec.arrays_of(function)
     options = {name: value for name, value in arguments.items() if name not in (*names, "out")}
-    arrays = made_lazy({name: arguments[name] for name in names}, arguments["out"], spec.parameters)
+    elements = elements_of(counting)
+    given = {name: arguments[name] for name in names}
+    arrays = made_lazy({**given, **elements}, arguments["out"], spec.parameters)
+    elements = {name: arrays.pop(name) for name in elements}
     assert spec.row_call is not None
     row_call = spec.row_call(arrays["x"].shape, **options)
     layout = row_call.layout
     for name in spec.constants:
         check_shape(name, arrays[name].shape, layout.parameter_shape, layout.parameter_meaning)
+    shared = spec.counts(options[spec.axis], arrays["x"].ndim)
     if spec.family == "groups":
         axis = options["channel_axis"]
         rows, arrays["x"] = groups_of(arrays["x"], row_call.layout, axis)
@@ -54,62 +64,11 @@ def call(spec: NormSpec, function: Callable[..., Any], arguments: dict[str, Any]
     norm = _WHOLE if spec.norm is None else _row_norm(spec.norm, row_call)
     if norm is _WHOLE:
         arrays["x"] = x.rechunk(dict.fromkeys(rows.axes, -1))
-    taken = function, arrays, row_call.layout, rows, options, norm
+    scaled = shared.statistic is not None
+    keywords = keywords_of(arrays["x"], elements, counting, shared.own, scaled=scaled)
+    taken = function, arrays, row_call.layout, rows, options, norm, keywords
     results = backward(*taken, spec.saved) if spec.is_backward(function) else forward(*taken)
     return _in_chunks(results, x.chunks) if norm is _WHOLE else results
-
-
-def with_weights(
-    spec: NormSpec,
-    function: Callable[..., Any],
-    arguments: dict[str, Any],
-    counting: dict[str, Any],
-) -> Any:
-    """Return a forward pass with keywords for missing values: each block holds whole rows.
-
-    The channels of batch norm are rows here.
-    """
-    names = spec.arrays_of(function)
-    statistics = [name for name in spec.updates if arguments.get(name) is not None]
-    if statistics and arguments["training"] is not False:
-        keyword = next(iter(counting))
-        raise NotImplementedError(
-            f"{keyword} is not supported for lazy arrays with running statistics"
-        )
-    taken = (*names, *spec.updates, "out")
-    options = {name: value for name, value in arguments.items() if name not in taken}
-    options |= {name: value for name, value in counting.items() if name in ("nan_policy", "fill")}
-    of_elements: dict[str, Any] = {
-        name: counting[name] for name in ("where", "weights") if name in counting
-    }
-    given = [name for name in names if arguments[name] is not None] + statistics
-    arrays = made_lazy(
-        {**{name: arguments[name] for name in given}, **of_elements}, arguments["out"]
-    )
-    x = arrays["x"]
-    axis = options[spec.axis]
-    own = spec.counts(axis, x.ndim).own
-    for name in of_elements:
-        if name == "weights" and arrays[name].shape == tuple(x.shape[a] for a in own):
-            arrays[name] = along(arrays[name], own, x.ndim)
-        arrays[name] = as_broadcast(name, arrays[name], x)
-    if spec.row_call is None:
-        layout, rows = _channels_as_rows(x, axis)
-    elif spec.family == "groups":
-        own_options = {n: v for n, v in options.items() if n not in COUNTING + RUNNING_OPTIONS}
-        layout = spec.row_call(x.shape, **own_options).layout
-        rows, arrays["x"] = groups_of(x, layout, axis)
-    else:
-        axes = normalized_axes(axis, x.ndim)
-        own_options = {n: v for n, v in options.items() if n not in COUNTING}
-        layout = spec.row_call(x.shape, **own_options).layout
-        rows = _along(x.ndim, axes)
-        if "others" in spec.parameters.values():
-            rows = rows._replace(own=rows.kept)
-        options["axis"] = axes
-    arrays["x"] = arrays["x"].rechunk(dict.fromkeys(rows.axes, -1))
-    results = forward(function, arrays, layout, rows, options, _WHOLE)
-    return _in_chunks(results, x.chunks)
 
 
 def _in_chunks(results: Any, chunks: Any) -> Any:
@@ -117,17 +76,6 @@ def _in_chunks(results: Any, chunks: Any) -> Any:
     if not isinstance(results, tuple):
         return results.rechunk(chunks)
     return type(results)(results[0].rechunk(chunks), *results[1:])
-
-
-def _channels_as_rows(x: Any, channel_axis: Any) -> tuple[RowLayout, Rows]:
-    """Return the channels of batch norm as rows."""
-    channels = channels_of(x, channel_axis)
-    layout = RowLayout(
-        order=None, rows=math.prod(channels.shape), width=channels.count, segment=1, channels=1,
-        shared=True, statistic_shape=channels.shape, parameter_shape=channels.shape,
-        parameter_meaning="the channels of x",
-    )  # fmt: skip
-    return layout, Rows(channels.others, channels.axes, channels.axes)
 
 
 def _row_norm(norm: Norm, row_call: RowCall) -> RowNorm:
@@ -186,6 +134,7 @@ def forward(
     rows: Rows,
     options: Mapping[str, Any],
     norm: RowNorm,
+    keywords: Keywords,
 ) -> Any:
     """Return what a public function returns, lazily.
 
@@ -202,16 +151,20 @@ def forward(
         The other arguments of the function.
     norm : RowNorm
         What the function does.
+    keywords : Keywords
     """
     (name, x), *others = arrays.items()
     parameters = [_parameter(*other, x, layout, rows) for other in others if other[1] is not None]
-    results = _without_elements(function, arrays, (name,), (), layout, rows, options)
+    like_x = name, *keywords.arrays
+    known = like_x, (), layout, rows, {**options, **keywords.options}
+    results = _without_elements(function, {**arrays, **keywords.arrays}, *known)
     several = isinstance(results, tuple)
     dtypes = [result.dtype for result in (results if several else (results,))]
     if is_divided(x, rows):
-        normalized = split_rows.forward(norm, x, parameters, rows, dtypes)
+        normalized = split_rows.forward(norm, x, parameters, rows, dtypes, keywords)
     else:
-        normalized = whole_rows.forward(function, (name, x), parameters, rows, options, dtypes)
+        given = (name, x), parameters, rows, options, dtypes, keywords
+        normalized = whole_rows.forward(function, *given)
     return type(results)(*normalized) if several else normalized[0]
 
 
@@ -222,6 +175,7 @@ def backward(
     rows: Rows,
     options: Mapping[str, Any],
     norm: RowNorm,
+    keywords: Keywords,
     saved: Sequence[str],
 ) -> Any:
     """Return what a public function of a backward pass returns, lazily.
@@ -232,7 +186,7 @@ def backward(
     arrays : dict
         By keyword: the gradient of the result, x, the statistics of its rows, and the gain, which
         may be None.
-    layout, rows, options, norm
+    layout, rows, options, norm, keywords
         As for `forward`.
     saved : sequence of str
         The names of the statistics.
@@ -245,14 +199,17 @@ def backward(
             check_shape(key, array.shape, layout.statistic_shape, "one for each row")
         elif key not in (name, x_name) and array is not None:
             gain = _parameter(key, array, x, layout, rows)
-    results = _without_elements(function, arrays, (name, x_name), saved, layout, rows, options)
+    like_x = name, x_name, *keywords.arrays
+    known = like_x, saved, layout, rows, {**options, **keywords.options}
+    results = _without_elements(function, {**arrays, **keywords.arrays}, *known)
     several = isinstance(results, tuple)
     dtypes = [result.dtype for result in (results if several else (results,))]
     others = {key: array for key, array in arrays.items() if key in (name, x_name, *saved)}
     if is_divided(x, rows):
-        gradients = split_rows.backward(norm, others, gain, rows, dtypes)
+        gradients = split_rows.backward(norm, others, gain, rows, dtypes, keywords)
     else:
-        gradients = whole_rows.backward(function, others, gain, rows, options, dtypes)
+        given = others, gain, rows, options, dtypes, keywords
+        gradients = whole_rows.backward(function, *given)
     return type(results)(*gradients) if several else gradients[0]
 
 
@@ -286,7 +243,7 @@ def _without_elements(
         if array is None:
             continue
         shape = layout.parameter_shape
-        if name in like_x or name in ("where", "weights"):
+        if name in like_x:
             shape = array.shape
         elif name in saved:
             shape = layout.statistic_shape

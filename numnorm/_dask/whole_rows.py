@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm._dask.blocks import Chunks, block_sum, each_block, each_object, rounded, take
-from numnorm._dask.parameters import Parameter, along, as_divided, with_axes
+from numnorm._dask.keywords import Keywords
+from numnorm._dask.parameters import Parameter, as_divided, with_axes
 from numnorm._dask.row_axes import Axes, Rows
 from numnorm.arguments import Shape
 
@@ -43,11 +44,12 @@ def forward(
     rows: Rows,
     options: Mapping[str, Any],
     dtypes: Sequence[Any],
+    keywords: Keywords,
 ) -> list[Any]:
     """Return y and, if there are more dtypes than one, the statistics of the rows."""
     name, array = x
-    call = _call(function, [name], parameters, rows, options)
-    blocks = array, *(parameter.array for parameter in parameters)
+    call = _call(function, [name], keywords, parameters, rows, options)
+    blocks = array, *keywords.arrays.values(), *(parameter.array for parameter in parameters)
     if len(dtypes) == 1:
         return [each_block(_normalized, *blocks, dtype=dtypes[0], chunks=array.chunks, call=call)]
     objects = each_object(_saved, *blocks, call=call)
@@ -67,6 +69,7 @@ def backward(
     rows: Rows,
     options: Mapping[str, Any],
     dtypes: Any,
+    keywords: Keywords,
 ) -> list[Any]:
     """Return dx and the gradients of the parameters.
 
@@ -79,11 +82,13 @@ def backward(
     rows, options
     dtypes : sequence
         Of the results.
+    keywords : Keywords
     """
     (_, dy), (_, x), *statistics = arrays.items()
     given = () if parameter is None else (parameter,)
-    call = _call(function, list(arrays), given, rows, options)
+    call = _call(function, list(arrays), keywords, given, rows, options)
     others = [aligned_statistic(statistic, x, rows) for _, statistic in statistics]
+    others += keywords.arrays.values()
     blocks = as_divided(dy, x.chunks), x, *others, *(p.array for p in given)
     if len(dtypes) == 1:
         return [each_block(_normalized, *blocks, dtype=dtypes[0], chunks=x.chunks, call=call)]
@@ -98,7 +103,7 @@ def backward(
 
 def aligned_statistic(statistic: Any, x: Any, rows: Rows) -> Any:
     """Return a statistic of each row with as many axes as x, divided as x."""
-    return as_divided(along(statistic, rows.kept, x.ndim), rows.per_row(x.chunks))
+    return as_divided(rows.with_axes_of(statistic, x.ndim), rows.per_row(x.chunks))
 
 
 def parameter_gradient(
@@ -123,15 +128,17 @@ def parameter_gradient(
 def _call(
     function: Callable[..., Any],
     arrays: Sequence[str],
+    keywords: Keywords,
     parameters: Sequence[Parameter],
     rows: Rows,
     options: Mapping[str, Any],
 ) -> Call:
-    names = *arrays, *(parameter.name for parameter in parameters)
+    names = *arrays, *keywords.arrays, *(parameter.name for parameter in parameters)
     # The gradient and x, or x alone, and then the statistics of rows.
     places: list[Axes | None] = [None] * min(len(arrays), 2) + [rows.kept] * (len(arrays) - 2)
+    places += [None] * len(keywords.arrays)
     places += [rows.own if parameter.usual else None for parameter in parameters]
-    return Call(function, names, tuple(places), rows, options)
+    return Call(function, names, tuple(places), rows, {**options, **keywords.options})
 
 
 def _normalized(*blocks: Any, call: Call) -> Any:

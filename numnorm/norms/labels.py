@@ -157,6 +157,9 @@ def _split(arguments: dict[str, Any]) -> tuple[_Parts, dict[str, Any]]:
     _, counting = checked_counting(of_channels, arguments["x"], axis, *keywords)
     arguments |= {"where": counting.where, "weights": counting.weights}
     parts = _parts(arguments)
+    if counting.weights is not None:  # of fewer axes they may look like those of a part's samples
+        absent = (None,) * (parts.x.ndim - counting.weights.ndim)
+        arguments["weights"] = counting.weights[absent]
     arguments["x"] = parts.x
     for name in ("dy", "mean", "rstd", "gamma", "beta"):
         if arguments.get(name) is not None:
@@ -200,18 +203,26 @@ def _of_labels(stored: Any, split: _Parts, arguments: dict[str, Any]) -> Iterato
 
 def stored_statistics(stored: Any, labels: Any, x: Shape, channel_axis: Any) -> tuple[Any, Any]:
     """Return the means and the variances of labels for an array of some shape."""
+    axes = normalized_axes(channel_axis, len(x), "channel_axis")
+    rows = stored_rows(stored, labels, tuple(x[axis] for axis in axes))
+    given = {name: field for name, field in stored.moments._asdict().items() if field is not None}
+    moments = Moments(**{n: as_plain_array("statistics", field) for n, field in given.items()})
+    return moments.mean[rows], moments.var()[rows]
+
+
+def stored_rows(stored: Any, labels: Any, channels: Shape) -> Any:
+    """Return the row of each label in stored statistics of channels; raise unless all are there."""
     if not isinstance(stored, GroupMoments):
         got = type(stored).__name__
         raise TypeError(f"statistics must be GroupMoments, got an object of type {got}")
-    moments = Moments(*(as_plain_array("statistics", field) for field in stored.moments))
-    axes = normalized_axes(channel_axis, len(x), "channel_axis")
-    expected = (len(stored.labels), *(x[axis] for axis in axes))
-    check_shape("statistics", moments.mean.shape, expected, "one mean for each label and channel")
+    expected = (len(stored.labels), *channels)
+    found = np.shape(stored.moments.mean)
+    check_shape("statistics", found, expected, "one mean for each label and channel")
     rows, there = rows_of(stored.labels, labels)
     if not there.all():
         label = str(labels[there.argmin()])
         raise ValueError(f"labels must have labels that statistics has, got {label!r}")
-    return moments.mean[rows], moments.var()[rows]
+    return rows
 
 
 def gradients_by_label(

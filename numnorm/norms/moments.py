@@ -138,6 +138,8 @@ class Moments(NamedTuple):
         """Return the variance of each channel, or its root."""
         ddof = check_integer("ddof", ddof, 0)
         count: Any = self.count
+        if "dask" in modules and any_lazy(count):
+            return lazy_twin("of_divisor")(method, self.m2, count, ddof)
         if has_counts(self):
             count = as_plain_array("count", count)
             count = np.where(count > ddof, count, np.nan)
@@ -280,6 +282,9 @@ def _check_one_type(own: Any, others: Any) -> None:
 
 def _placed(part: GroupMoments, labels: Any) -> Moments:
     """Return moments for each of the labels, of no values where a label is not there."""
+    if "dask" in modules and any_lazy(*part.moments):
+        moments: Moments = lazy_twin("placed")(part.moments, *rows_of(part.labels, labels))
+        return moments
     fields = []
     for field in part.moments:
         array = as_plain_array("moments", field)

@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from numnorm.array_types import Convention, EpsIn, Integer, NanPolicy, Number
+from numnorm.norms.moments import GroupMoments
 from numnorm.xarray.moments import batch_moments as batch_moments
 from numnorm.xarray.named_dims import Dims, Labelled
 
@@ -55,6 +56,8 @@ def batch_norm(
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",
     fill: Number | None = None,
+    labels: Any = None,
+    statistics: GroupMoments | None = None,
     keep_attrs: bool = True,
 ) -> Labelled: ...
 def emsc(

@@ -2,53 +2,81 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import xarray as xr
 
 import numnorm
 from numnorm.array_types import NanPolicy
-from numnorm.threads import num_threads
 from numnorm.xarray.named_dims import (
     Dims,
-    check_chunks,
     check_dims,
     is_lazy,
     names_of,
     parameter,
+    samples_and_labels,
     with_axes_of,
+    with_channels,
 )
+
+
+@overload
+def batch_moments(
+    x: xr.DataArray,
+    *,
+    channel_dim: Dims,
+    after: numnorm.Moments | None = ...,
+    where: Any = ...,
+    weights: Any = ...,
+    nan_policy: NanPolicy = ...,
+) -> numnorm.Moments: ...
+
+
+@overload
+def batch_moments(
+    x: xr.DataArray,
+    *,
+    channel_dim: Dims,
+    labels: Any,
+    after: numnorm.GroupMoments | None = ...,
+    where: Any = ...,
+    weights: Any = ...,
+    nan_policy: NanPolicy = ...,
+) -> numnorm.GroupMoments: ...
 
 
 def batch_moments(
     x: xr.DataArray,
     *,
     channel_dim: Dims,
-    after: numnorm.Moments | None = None,
+    after: Any = None,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",
-) -> numnorm.Moments:
+    labels: Any = None,
+) -> Any:
     """Return the count, the mean and the squared deviations of each channel.
 
     Parameters
     ----------
     x : DataArray
-        As for `layer_norm`. An array of Dask is computed chunk by chunk, here and now; it has one
-        chunk along the dimensions of the channels.
+        As for `layer_norm`. An array of Dask, in any chunks, is computed chunk by chunk, here and
+        now.
     channel_dim : hashable or iterable of hashable
         The dimensions of the channels; the statistics are taken over all others.
-    after : Moments, optional
+    after : Moments or GroupMoments, optional
         The moments of earlier arrays, to be merged in.
     where, weights, nan_policy
         As for `layer_norm`.
+    labels : DataArray or array_like, optional
+        As for `batch_norm`.
 
     Returns
     -------
-    Moments
-        Their arrays are of NumPy and have the axes of `channel_dim`, in the order in which they
-        are named: `batch_norm` takes them.
+    Moments or GroupMoments
+        The moments of x; with labels, those of each label. Their arrays are of NumPy and have the
+        axes of `channel_dim`, in the order in which they are named: `batch_norm` takes them.
 
     Raises
     ------
@@ -70,52 +98,44 @@ def batch_moments(
     if not isinstance(x, xr.DataArray):
         raise TypeError(f"x must be a DataArray, got an object of type {type(x).__name__}")
     check_dims(x, channels)
+    order = x.dims
+    if labels is not None:
+        order, labels = samples_and_labels(labels, x, channels)
+    x = x.transpose(*order)
     # In numnorm the channels have the order of x.
-    own = tuple(name for name in x.dims if name in channels)
-    axes = tuple(x.dims.index(name) for name in own)
-    axis = axes[0] if len(axes) == 1 else axes
-    if isinstance(after, numnorm.Moments) and np.ndim(after.mean) == len(own):
-        after = _transposed(after, [channels.index(name) for name in own])
+    own = tuple(name for name in order if name in channels)
+    axes = tuple(order.index(name) for name in own)
+    after = _transposed(after, [channels.index(name) for name in own])
     of_elements = {
         name: with_axes_of(x, parameter(name, value, x, x.dims))
         for name, value in (("where", where), ("weights", weights))
         if value is not None
     }
-    options: dict[str, Any] = {"nan_policy": nan_policy, "channel_axis": axis}
-    if is_lazy(x):
-        check_chunks(x, own)
-        total = _of_chunks(x.data, of_elements, options, after)
-    else:
-        values = {n: a.compute() if is_lazy(a) else a for n, a in of_elements.items()}
-        total = numnorm.batch_moments(x.data, after=after, **values, **options)
-    return _transposed(total, [own.index(name) for name in channels])
-
-
-def _transposed(moments: numnorm.Moments, order: list[int]) -> numnorm.Moments:
-    return numnorm.Moments(
-        *(field if np.ndim(field) == 0 else field.transpose(order) for field in moments)
+    total: Any = numnorm.batch_moments(
+        x.data,
+        channel_axis=axes[0] if len(axes) == 1 else axes,
+        after=after,
+        nan_policy=nan_policy,
+        labels=labels,
+        **of_elements,
     )
+    return _transposed(_computed(total), [own.index(name) for name in channels])
 
 
-def _of_chunks(
-    x: Any, given: dict[str, Any], options: Any, total: numnorm.Moments | None
-) -> numnorm.Moments:
-    """Return the moments of an array of Dask, the chunks merged in their order."""
-    import dask
-    import dask.array
-
-    one = dask.delayed(_of_chunk, pure=True)
-    wide = (dask.array.broadcast_to(array, x.shape).rechunk(x.chunks) for array in given.values())
-    blocks = zip(*(array.to_delayed().ravel() for array in (x, *wide)), strict=True)
-    calls = [one(tuple(given), options, *block) for block in blocks]
-    for moments in dask.compute(*calls):
-        total = moments if total is None else total.merge(moments)
-    assert total is not None  # an array has at least one chunk
-    return total
+def _transposed(moments: Any, order: list[int]) -> Any:
+    """Return moments with their channels in another order, or what is no such moments as it is."""
+    if isinstance(moments, numnorm.Moments) and np.ndim(moments.mean) == len(order):
+        fields = (field.transpose(order) if np.ndim(field) else field for field in moments)
+        return numnorm.Moments(*fields)
+    return with_channels(moments, order)
 
 
-def _of_chunk(names: tuple[str, ...], options: Any, chunk: Any, *given: Any) -> numnorm.Moments:
-    with num_threads(1):  # other chunks are computed at the same time
-        keywords = dict(zip(names, given, strict=True))
-        moments: numnorm.Moments = numnorm.batch_moments(chunk, **keywords, **options)
+def _computed(moments: Any) -> Any:
+    """Return moments with their lazy fields computed."""
+    if isinstance(moments, numnorm.GroupMoments):
+        return numnorm.GroupMoments(moments.labels, _computed(moments.moments))
+    if not any(map(is_lazy, moments)):
         return moments
+    import dask
+
+    return numnorm.Moments(*dask.compute(*moments))

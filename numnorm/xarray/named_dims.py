@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar
 
+import numpy as np
 import xarray as xr
 
 from numnorm.arguments import brief, check_flag
 from numnorm.array_likes import as_plain_array, is_on_device
+from numnorm.norms.moments import GroupMoments, Moments
 
 Labelled = TypeVar("Labelled", bound=xr.DataArray | xr.Dataset)
 Dims = Hashable | Iterable[Hashable]
@@ -105,11 +107,34 @@ def with_axes_of(x: xr.DataArray, array: xr.Variable) -> Any:
     return data[tuple(slice(None) if dim in array.dims else None for dim in x.dims)]
 
 
-def check_chunks(x: xr.DataArray, core: Names) -> None:
-    """Raise if x is divided along a dimension."""
-    for dim in core:
-        chunks = len(x.chunksizes.get(dim, (1,)))
-        if chunks > 1:
+def samples_and_labels(
+    labels: Any, x: xr.DataArray, channels: Names
+) -> tuple[tuple[Hashable, ...], Any]:
+    """Return the dimensions of x with that of the samples before all but channels, and labels.
+
+    Labels with a name of their dimension become an array, lazy ones stay lazy.
+    """
+    others = [dim for dim in x.dims if dim not in channels]
+    if isinstance(labels, xr.Variable | xr.DataArray):
+        variable = _of_dims("labels", labels, x)
+        if len(variable.dims) != 1 or variable.dims[0] in channels:
             raise ValueError(
-                f"x must have one chunk along {dim!r}, got {chunks}: use x.chunk({{{dim!r}: -1}})"
+                f"labels must have one dimension of x beside its channels, got {variable.dims}"
             )
+        labels = variable.data if is_lazy(variable) else variable.values
+        sample = variable.dims[0]
+        others = [sample, *(dim for dim in others if dim != sample)]
+    remaining = iter(others)
+    return tuple(dim if dim in channels else next(remaining) for dim in x.dims), labels
+
+
+def with_channels(statistics: Any, order: list[int]) -> Any:
+    """Return moments of labels with the axes of their channels in another order."""
+    if not isinstance(statistics, GroupMoments):
+        return statistics
+    after_labels = [0, *(1 + place for place in order)]
+    fields = (
+        field.transpose(after_labels) if np.ndim(field) == len(after_labels) else field
+        for field in statistics.moments
+    )
+    return GroupMoments(statistics.labels, Moments(*fields))

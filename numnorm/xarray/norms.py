@@ -30,7 +30,9 @@ from numnorm.xarray.named_dims import (
     is_lazy,
     names_of,
     parameter,
+    samples_and_labels,
     with_axes_of,
+    with_channels,
 )
 
 OF_ELEMENTS = ("where", "weights")
@@ -72,6 +74,13 @@ _TEXTS = {
     "of elements": """ : DataArray or array_like, optional
     As for `numnorm.{name}`. A DataArray has dimensions of x, in any order, and the same labels;
     an array has the shape of x.""",
+    "labels": """ : DataArray or array_like, optional
+    A label for each sample, which is normalized by the statistics of its label. A DataArray, such
+    as a coordinate of x, has the dimension of the samples; an array belongs to the first
+    dimension of x that is not in `channel_dim`. Lazy labels are computed by the call.""",
+    "statistics": """ : GroupMoments, optional
+    With `labels`: statistics of labels as `batch_moments` returned them, in the place of those
+    of x.""",
     "keep_attrs": """ : bool, default True
     Whether the result has the attributes of x.""",
 }
@@ -136,7 +145,7 @@ def _joined(options: str, naming: str) -> str:
 
 
 def _parameters(spec: NormSpec) -> Iterator[Parameter]:
-    arrays = {*spec.parameters, *spec.constants, *spec.updates, *OF_ELEMENTS}
+    arrays = {*spec.parameters, *spec.constants, *spec.updates, *OF_ELEMENTS, "labels"}
     several = spec.family in ("rows", "channels")
     for name, own in parameters_of(spec.function).items():
         if name == "x":
@@ -147,7 +156,7 @@ def _parameters(spec: NormSpec) -> Iterator[Parameter]:
                 yield option("dim", "Dims")
         elif name in arrays:
             yield own.replace(annotation="Any")
-        elif name not in ("out", "labels", "statistics"):
+        elif name != "out":
             yield own
     yield option("keep_attrs", "bool", True)
 
@@ -167,7 +176,7 @@ def _texts(spec: NormSpec) -> dict[str, str]:
     texts["x"] = _TEXTS["x"].format(name=spec.name)
     texts["dim"] = _TEXTS[f"dim{of_family}"]
     texts["channel_dim"] = _TEXTS.get(f"channel_dim{of_family}", _TEXTS["channel_dim"])
-    texts["keep_attrs"] = _TEXTS["keep_attrs"]
+    texts |= {name: _TEXTS[name] for name in ("labels", "statistics", "keep_attrs")}
     return texts
 
 
@@ -231,11 +240,16 @@ def _of_array(
 ) -> xr.DataArray:
     """Return the norm of an array: the public function, with axes in the place of names."""
     order, merged = x.dims, None
+    options = dict(arguments)
+    if options.get("labels") is not None:
+        order, options["labels"] = samples_and_labels(options["labels"], x, dims.axis)
+    if options.get("statistics") is not None:
+        places = [dims.axis.index(name) for name in order if name in dims.axis]
+        options["statistics"] = with_channels(options["statistics"], places)
     if dims.samples is not None:
         order = dims.samples + tuple(name for name in x.dims if name not in dims.samples)
         merged = len(dims.samples)
     ordered = x.transpose(*order)
-    options = dict(arguments)
     along = {**spec.parameters, **spec.constants}
     for name in (*along, *OF_ELEMENTS):
         given, broadcasts = options.get(name), spec.broadcasts(name)
