@@ -50,6 +50,8 @@ _HOMES = {
         "step_statistics",
         "update_running",
     ),
+    "weighted.arrays": ("as_mask_of", "as_weights_of"),
+    "weighted.backend": ("with_weighting",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
