@@ -25,6 +25,18 @@ _HOMES = {
         "streamed_moments",
         "variance",
     ),
+    "moving.exponential": (
+        "exponential_backward",
+        "exponential_forward",
+        "missing_exponential_backward",
+        "missing_exponential_forward",
+    ),
+    "moving.windows": (
+        "missing_moving_backward",
+        "missing_moving_forward",
+        "moving_backward",
+        "moving_forward",
+    ),
     "rows.backward": ("row_backward",),
     "rows.forward": ("row_forward",),
     "recurrent.sequences": (
@@ -53,13 +65,14 @@ _HOMES = {
     "weighted.arrays": ("as_mask_of", "as_weights_of"),
     "weighted.backend": ("with_weighting",),
 }
+_OF_STREAMS = ("moving_step", "exponential_step", "rounded")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith(("moving_", "exponential_")) or name == "rounded":
+    if name in _OF_STREAMS:
         raise NotImplementedError(
-            "moving and exponential norms are there on the host alone: copy x to the host first"
+            "the steps of streams and pcen are there on the host alone: copy x to the host first"
         )
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""The norms with statistics that move along an axis."""
