@@ -72,7 +72,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name in _OF_STREAMS:
         raise NotImplementedError(
-            "the steps of streams and pcen are there on the host alone: copy x to the host first"
+            "steps of streams are there on the host alone, as pcen is: copy x to the host first"
         )
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -155,6 +155,32 @@ def wide_row_gradient_kernels():
     yield by_runs(ADA.formula, FLOAT32, 0, 512, 1, 0, True)
 
 
+def moving_kernels():
+    """Yield the kernels of moving norms, whose statistics are float64 numbers for all elements."""
+    from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
+    from numnorm.backends.cuda.moving import exponential_kernels as exponential
+    from numnorm.backends.cuda.moving import window_kernels as windows
+
+    elements = ELEMENT_TYPES.values()
+    for missing, element in itertools.product((False, True), elements):
+        if missing and element is not FLOAT32:
+            continue
+        saved = FLOAT32 if element.name == "float16" else FLOAT64
+        kinds = element, saved, missing
+        what = f"{element.name}, statistics float64{', steps missing' if missing else ''}"
+        yield f"moving sums of chunks {what}", windows.make_chunk_sums(element, missing)
+        yield f"moving windows {what}", windows.make_windows(*kinds)
+        yield f"moving terms of chunks, backward {what}", windows.make_chunk_gradients(*kinds)
+        yield f"moving windows, backward {what}", windows.make_window_gradients(*kinds)
+        yield f"moving exponential {what}", exponential.make_exponential(*kinds)
+        gradients = exponential.make_exponential_gradients(*kinds)
+        yield f"moving exponential, backward {what}", gradients
+    yield "moving counts of windows float32, in float64", windows.make_window_counts(FLOAT32)
+    for missing, element in ((False, FLOAT64), (True, FLOAT32)):
+        shares = exponential.make_shares(element, missing)
+        yield f"moving shares float64 of {element.name}", shares
+
+
 def column_kernels():
     """Yield the kernels of channels, across rows and along contiguous elements."""
     from numnorm.backends.cuda.columns import moments_kernels as moments
@@ -382,6 +408,7 @@ FAMILIES = (
     row_kernels,
     row_gradient_kernels,
     wide_row_gradient_kernels,
+    moving_kernels,
     column_kernels,
     statistic_kernels,
     user_kernels,

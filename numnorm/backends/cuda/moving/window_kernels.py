@@ -17,7 +17,13 @@ import functools
 from typing import Any, NamedTuple
 
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
-from numnorm.backends.cuda.compiler.target import Kernel, cuda, device, make_load_one, make_store_one
+from numnorm.backends.cuda.compiler.target import (
+    Kernel,
+    cuda,
+    device,
+    make_load_one,
+    make_store_one,
+)
 from numnorm.backends.cuda.compiler.target import reciprocal as reciprocal_of
 from numnorm.backends.cuda.moving.arguments import (
     MISSING,
@@ -351,12 +357,12 @@ GRADIENT_ARRAYS = GradientArrays, ("address", "address", STATISTICS, MISSING, "a
 @functools.cache
 def _make_inverse_count(missing: bool) -> Any:
     """Return a device function ``inverse_count(inverses, index, step, windows, steps)``."""
-    inverse = reciprocal_of(FLOAT64)
+    inverse, wide = reciprocal_of(FLOAT64), FLOAT64.compute_type
 
     @device
     def of_all(inverses, index, step, windows, steps):
         start, stop = _window_of(step, windows, steps)
-        return inverse(FLOAT64.compute_type(stop - start))
+        return inverse(wide(stop - start))
 
     @device
     def of_some(inverses, index, step, windows, steps):
@@ -475,9 +481,7 @@ def make_window_gradients(element: ElementType, saved: ElementType, missing: boo
         head, tail = _around(start, stop, first, last, windows)
         origin, cells = entry * steps * inner + column, outer * windows.chunks * inner
         sums = ZERO, ZERO
-        sums = range_terms(
-            arrays, start, head, origin, inner, value, windows, steps, scaling, sums
-        )
+        sums = range_terms(arrays, start, head, origin, inner, value, windows, steps, scaling, sums)
         for chunk in range(first, last):
             cell = (entry * windows.chunks + chunk) * inner + column
             pivot, of_mean, of_scale, shifted = _load_row(table, cell, cells)
