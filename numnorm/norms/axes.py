@@ -202,6 +202,7 @@ def resolve_moving(
     x: Any, axis: Any, checked: Callable[..., Any], options: tuple[Any, ...]
 ) -> tuple[StreamBackend, Any, MovingLayout, Any]:
     """Return the backend of x, x in a float dtype, its sequences, and ``checked(*options)``."""
+    backend: Any  # that of a device has no streams, and says so
     if type(x) is _NDARRAY:
         try:
             backend, layout, result = _known_moving(x.shape, x.dtype, axis, checked, *options)

@@ -314,17 +314,17 @@ def test_errors(imported, name):
     library = imported("torch")
     x, keep = library.take(draw(20)), mask(20)
     forward, backward = getattr(numnorm, name), getattr(numnorm, f"{name}_backward")
-    with pytest.raises(NotImplementedError, match="^nan_policy='raise' is not supported"):
+    with pytest.raises(NotImplementedError, match=r"^nan_policy='raise' is not supported"):
         forward(x, 1, nan_policy="raise")
-    with pytest.raises(ValueError, match="^where must broadcast against x"):
+    with pytest.raises(ValueError, match=r"^where must broadcast against x"):
         forward(x, 1, where=library.take(mask(19)))
     half = library.take(draw(20).astype(np.float16))
-    with pytest.raises(TypeError, match="^mean and rstd must have one dtype, float32 or float64"):
+    with pytest.raises(TypeError, match=r"^mean and rstd must have one dtype, float32 or float64"):
         backward(x, x, half, x, 1)
-    with pytest.raises(ValueError, match="^dy must have shape"):
+    with pytest.raises(ValueError, match=r"^dy must have shape"):
         backward(library.take(draw(19)), x, x, x, 1)
-    with pytest.raises(ValueError, match="^out must have shape"):
+    with pytest.raises(ValueError, match=r"^out must have shape"):
         forward(x, 1, out=library.take(draw(19)))
     for options in ({}, {"where": library.take(keep)}):
-        with pytest.raises(NotImplementedError, match="^steps of streams are there on the host"):
+        with pytest.raises(NotImplementedError, match=r"^steps of streams are there on the host"):
             getattr(numnorm, f"{name}_step")(x, 1, **options)

@@ -112,7 +112,7 @@ def _weights(decay: contract.Decay, layout: MovingLayout) -> Decay:
 
 
 def _shares(of_x: Given, decay: contract.Decay) -> Shares:
-    """Return the shares of the steps of each channel, or, without missing steps, of all channels."""
+    """Return the shares of each channel's steps, or of all channels' if none is missing."""
     sequences, known = of_x.sequences, 0
     if not of_x.missing:
         known = min(sequences.steps, math.ceil(_FADED / decay.alpha) if decay.adjust else 1)

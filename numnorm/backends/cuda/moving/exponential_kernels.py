@@ -1,7 +1,7 @@
 """The kernels of exponential norms, which take each channel through time with one thread.
 
 The mean is a sum of two numbers. At an offset the larger one alone would lose digits at every step.
-The gradients go back through time. Docs and names of the recurrences are in docs/norms/moving.md.
+The gradients go back through time, as docs/norms/moving.md has them.
 """
 
 import functools
@@ -142,8 +142,7 @@ def _make_first_block(element: ElementType, saved: ElementType, missing: bool) -
     It normalizes the first steps. Their mean and deviation are of the steps among them that count.
     """
     read, write, write_saved = make_read(element), make_write(element), make_write(saved)
-    counts, block_count = make_counts(missing), _make_block_count(element, missing)
-    rstd_of, inverse = _make_rstd_of(), reciprocal_of(FLOAT64)
+    counts, rstd_of, inverse = make_counts(missing), _make_rstd_of(), reciprocal_of(FLOAT64)
 
     @device
     def moments(x, absent, origin, inner, count):
@@ -205,9 +204,12 @@ def make_exponential(element: ElementType, saved: ElementType, missing: bool) ->
     @device
     def steps_of(x, absent, y, saved, origin, sequences, decay):
         statistics, weight = (NAN if missing else ZERO, ZERO, NAN if missing else ZERO), ZERO
+        ahead = read(x, origin)
         for step in range(sequences.steps):
             index = origin + step * sequences.inner
-            value = read(x, index)
+            value = ahead
+            if step + 1 < sequences.steps:  # while this step is computed
+                ahead = read(x, index + sequences.inner)
             kept = counts(absent, index, value)
             deviation = ZERO
             if kept:

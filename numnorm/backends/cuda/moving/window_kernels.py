@@ -2,15 +2,15 @@
 
 A thread has one step of one channel, and adds up its window. Nothing is ever subtracted from a sum,
 and a sum is taken around a value of the window, so an offset costs no digits, and what left the
-window leaves no trace. A long window is added up in chunks: time is cut every so many steps, a first
-kernel adds up each of these chunks, and a window takes the chunks that lie wholly in it, moved to
-its own pivot, and the single steps before and behind them. With chunks of about the root of the
-window a thread adds up three times that root.
+window leaves no trace. A long window is added up in chunks: time is cut every so many steps, a
+first kernel adds up each of these chunks, and a window takes the chunks that lie wholly in it,
+moved to its own pivot, and the single steps before and behind them. With chunks of about the root
+of the window, a thread adds up at most three times that root.
 
 For the gradients, the windows that hold a step lie one behind the other. Sums over them are taken
-in the same way. A chunk is at most half a window long, so all windows of its steps hold its first
-step: the value there is the pivot of its sums, many deviations of none of these windows from its
-mean.
+in the same way. A chunk is shorter than half a window, so the windows of all its steps hold its
+first value that counts. That is the pivot of its sums: the mean of none of these windows is many of
+its deviations away from it.
 """
 
 import functools
@@ -200,9 +200,10 @@ def _merged(sums, others):
 
 @functools.cache
 def make_range_sums(element: ElementType, missing: bool) -> Any:
-    """Return a device function ``range_sums(x, absent, start, stop, origin, inner, centred, sums)``.
+    """Return a device function that adds the steps of a range to sums.
 
-    It adds the steps of a range to the sums. The channel begins at the index `origin`.
+    It is ``range_sums(x, absent, start, stop, origin, inner, centred, sums)``, for a channel that
+    begins at the index `origin`.
     """
     read, counts = make_read(element), make_counts(missing)
 
@@ -240,9 +241,9 @@ def make_chunk_sums(element: ElementType, missing: bool) -> Kernel:
 
 @functools.cache
 def make_window_sums(element: ElementType, missing: bool) -> Any:
-    """Return a device function ``window_sums(x, table, absent, place, sequences, windows, centred)``.
+    """Return a device function of the pivot, the sums and the count of a step's window.
 
-    It returns the pivot, the sums and the count of the window of the step at a place.
+    It is ``window_sums(x, table, absent, place, sequences, windows, centred)``.
     """
     range_sums = make_range_sums(element, missing)
 
