@@ -30,6 +30,7 @@ ORDER = {
     ),
     "cuda": (
         {"recurrent"},
+        {"weighted"},
         {"rows", "columns", "device_functions"},
         {"statistics"},
         {"arrays", "threads"},
