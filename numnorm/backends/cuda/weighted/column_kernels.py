@@ -105,9 +105,9 @@ FLOWS = Flows, ("index", "index", "float64")
 def _make_work(shape: ColumnShape) -> Any:
     """Return a device function ``work(sizes)``: a thread's part and channel, first and last value.
 
-    A thread behind the last channel has no values. It has every teams-th of its values.
+    A thread has every teams-th value from its first one on, and none behind the last channel.
     """
-    lanes, teams = shape.lanes, shape.teams
+    lanes = shape.lanes
 
     @device
     def work(sizes):
@@ -150,9 +150,9 @@ def make_first_values(types: ColumnTypes, shape: ColumnShape) -> Kernel:
         for number in range(start, stop, teams):
             entry, column = _place(sizes, channel, number)
             value = _DOUBLE(load(x, entry * sizes.channels * sizes.inner + column))
-            if is_kept(selection, entry, column, value):
-                if weight_of(selection, entry, column) > ZERO:
-                    return _DOUBLE(sizes.outer * sizes.inner - number)
+            weight = weight_of(selection, entry, column)
+            if is_kept(selection, entry, column, value) and weight > ZERO:
+                return _DOUBLE(sizes.outer * sizes.inner - number)
         return ZERO
 
     def kernel(x, selection, table, sizes):
