@@ -3,6 +3,8 @@
 import importlib
 from typing import Any
 
+from numnorm.backends.cuda.moving import OF_STREAMS, STREAMS
+
 _HOMES = {
     "arrays.device_array": ("as_float_array",),
     "recurrent.lstm_batch_norm": ("batch_cell_backward", "batch_cell_forward"),
@@ -65,15 +67,12 @@ _HOMES = {
     "weighted.arrays": ("as_mask_of", "as_weights_of"),
     "weighted.backend": ("with_weighting",),
 }
-_OF_STREAMS = ("moving_step", "exponential_step", "rounded")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OF_STREAMS:
-        raise NotImplementedError(
-            "steps of streams are there on the host alone, as pcen is: copy x to the host first"
-        )
+    if name in OF_STREAMS:
+        raise NotImplementedError(STREAMS)
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(part(_HOME_OF[name], "arrays of a CUDA device"), name)

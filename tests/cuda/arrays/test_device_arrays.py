@@ -300,14 +300,6 @@ def test_streams_are_on_the_host_alone(name, library):
         function(library.take(X), 1)
 
 
-@pytest.mark.parametrize("keywords", [{"where": True}, {"nan_policy": "omit"}, {"weights": 1.0}])
-def test_missing_values_are_on_the_host_alone(keywords, library):
-    (keyword,) = keywords
-    for name in ("layer_norm", "batch_norm", "batch_moments"):
-        with pytest.raises(NotImplementedError, match=f"^{keyword} is not supported on a device$"):
-            getattr(numnorm, name)(library.take(X), **keywords)
-
-
 def test_no_module_hides_a_function():
     modules = {module.name for module in pkgutil.iter_modules(cuda.__path__)}
     assert not modules & set(dir(Backend))
