@@ -11,6 +11,7 @@ from host_calls import NormsOnDevice
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moving_checks import check_missing, check_windows, exponential_gradient, missing_calls
+from moving_fractions import GAPS, TOLERANCE, beside_a_gap
 
 import numnorm
 
@@ -217,6 +218,18 @@ def test_missing_steps_at_an_offset_beside_the_host(norms, name, offset):
     found = both_passes(norms, name, x, dy, NORMS[name], **options)
     for got, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("adjust", [True, False])
+@pytest.mark.parametrize("alpha, gap", GAPS)
+def test_what_is_left_after_a_gap(norms, alpha, gap, adjust):
+    x, dy, kept, expected = beside_a_gap(alpha, gap, adjust)
+    options = {"adjust": adjust, "eps": 0.0, "nan_policy": "omit" if gap else "propagate"}
+    y, _, rstd, dx = both_passes(norms, "exponential_norm", x, dy, alpha, **options)
+    for got, exact in zip((y, rstd, dx), expected, strict=True):
+        # The terms of a gradient may cancel, if their sizes are those of dy.
+        scale = exact if got is rstd else max(abs(exact).max(), abs(dy).max())
+        assert (abs(got[kept] - exact) <= TOLERANCE * scale).all()
 
 
 @pytest.mark.parametrize("name", NORMS)
