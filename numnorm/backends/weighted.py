@@ -1,4 +1,4 @@
-"""The CPU backend for an array of which elements are missing or have weights."""
+"""The backend for an array of which elements are missing or have weights; here that of the CPU."""
 
 from typing import Any
 
@@ -158,4 +158,4 @@ def with_weighting(backend: Any, weighting: Weighting) -> Any:
         return WeightedBackend(weighting)
     if isinstance(backend, HostBackend):
         return HostBackend(backend.result, WeightedBackend(weighting))
-    raise NotImplementedError("where, weights and nan_policy are not supported on a device")
+    return backend.with_weighting(weighting)

@@ -419,6 +419,7 @@ def _checked(
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
         weighting = x.weighting if isinstance(x, WeightedInput) else None
+    backend: Any
     backend, x = backend_for(x, "x")
     _ = backend.exponential_step  # an array of a device has none: the error says so
     layout = moving_layout(x.shape, axis)

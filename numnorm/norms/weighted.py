@@ -123,9 +123,9 @@ def weighted_input(
         if (is_mask or (omit and where is None)) and (omit or nan_policy == "propagate"):
             return WeightedInput(x, Weighting(where, None, omit, *_FILLS))
     values, counting = checked_counting(shared, x, axis, where, weights, nan_policy, fill)
-    if counting.weights is not None:
+    if type(counting.weights) is np.ndarray:
+        axes = shared(axis, len(values.shape)).statistic
         left = functools.partial(_left, counting.where, values, omit=counting.omit)
-        axes = shared(axis, values.ndim).statistic
         counting = counting._replace(weights=_in_range(counting.weights, left, values.shape, axes))
     weighting = Weighting(*counting, *fills(fill))
     if counting.where is None and counting.weights is None and not counting.omit:
@@ -142,19 +142,34 @@ def checked_counting(
     nan_policy: Any,
     fill: Any = None,
 ) -> tuple[Any, Counting]:
-    """Return x as an array of NumPy, and the keywords as checked arrays."""
+    """Return x in a float dtype, and the keywords as checked arrays.
+
+    The numbers of an array on a device are not read: its weights are checked by the kernels.
+    """
     policy = check_choice("nan_policy", nan_policy, POLICIES)
-    if type(x) is not np.ndarray and is_on_device(x):
-        keyword = keyword_given(where, weights, nan_policy, fill)
-        raise NotImplementedError(f"{keyword} is not supported on a device")
-    _, x = backend_for(x, "x")
-    keep = _where(where, x.shape)
+    on_device = type(x) is not np.ndarray and is_on_device(x)
+    if on_device and policy == "raise":
+        raise NotImplementedError("nan_policy='raise' is not supported on a device: check x first")
+    backend: Any
+    backend, x = backend_for(x, "x")
+    if where is not None and on_device and is_on_device(where):
+        keep = backend.as_mask_of("where", where, x)
+        check_broadcasts("where", tuple(keep.shape), x.shape)
+    else:
+        keep = _where(where, x.shape)
     if policy == "raise":
         _check_no_nan(x, keep)
-    if weights is not None:
-        weights = _weights(weights, x, shared(axis, x.ndim).own)
-        left = functools.partial(_left, keep, x, omit=policy == "omit")
-        weights = _checked_weights(weights, left)
+    if weights is None:
+        return x, Counting(keep, None, policy == "omit")
+    own = shared(axis, len(x.shape)).own
+    if on_device and is_on_device(weights):
+        weights = backend.as_weights_of("weights", weights, x, _of_own(weights, x.shape, own))
+        check_broadcasts("weights", tuple(weights.shape), x.shape)
+        return x, Counting(keep, weights, policy == "omit")
+    weights = _weights(weights, x.shape, own)
+    if on_device and (policy == "omit" or not (keep is None or isinstance(keep, np.ndarray))):
+        return x, Counting(keep, weights, policy == "omit")  # what counts is known there alone
+    weights = _checked_weights(weights, functools.partial(_left, keep, x, omit=policy == "omit"))
     return x, Counting(keep, weights, policy == "omit")
 
 
@@ -208,21 +223,28 @@ def _check_no_nan(x: Any, keep: Any) -> None:
         raise ValueError("x must not contain NaN, as nan_policy is 'raise'")
 
 
-def _weights(value: Any, x: Any, own: Axes) -> Any:
-    """Return weights in float64 that broadcast against x."""
+def _weights(value: Any, shape: Shape, own: Axes) -> Any:
+    """Return weights in float64 that broadcast against x, which has this shape."""
     array = as_plain_array("weights", value)
     check_float("weights", array.dtype)
     weights = array.astype(np.float64)
-    if weights.shape == tuple(x.shape[axis] for axis in own):
-        weights = weights.reshape([n if axis in own else 1 for axis, n in enumerate(x.shape)])
-    check_broadcasts("weights", weights.shape, x.shape)
+    weights = weights.reshape(_of_own(weights, shape, own))
+    check_broadcasts("weights", weights.shape, shape)
     return weights
 
 
+def _of_own(weights: Any, shape: Shape, own: Axes) -> Shape:
+    """Return the shape of weights as they broadcast against x, which has this shape."""
+    given = tuple(weights.shape)
+    if given != tuple(shape[axis] for axis in own):
+        return given
+    return tuple(n if axis in own else 1 for axis, n in enumerate(shape))
+
+
 def _left(keep: Any, x: Any, *, omit: bool) -> Any:
-    """Return a mask of the elements that are not left out."""
-    left = True if keep is None else keep
-    return left & ~np.isnan(x) if omit else left
+    """Return a mask of the elements that are not left out, as far as the host knows them."""
+    left = keep if isinstance(keep, np.ndarray) else True
+    return left & ~np.isnan(x) if omit and isinstance(x, np.ndarray) else left
 
 
 def _checked_weights(weights: Any, left: Callable[[], Any]) -> Any:

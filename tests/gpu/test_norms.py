@@ -107,3 +107,32 @@ def test_nothing(library, norm, shape):
     assert library.give(y).shape == library.give(dx).shape == shape
     for gradient in (dgamma, dbeta):
         np.testing.assert_array_equal(library.give(gradient), np.zeros(shape[1:], np.float32))
+
+
+@pytest.mark.parametrize("shape, axis", [((2, 3000, 70), 1), ((65, 3001), -1), ((5000,), 0)])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("name, number, options", [
+    ("moving_norm", 9, {"center": True}), ("moving_norm", 300, {"min_window": 40}),
+    ("exponential_norm", 0.01, {"initial": 20}),
+])  # fmt: skip
+def test_moving_norms_beside_the_host(library, name, number, options, missing, dtype, shape, axis):
+    if dtype not in library.dtypes:
+        pytest.skip("a dtype that this library does not have")
+    x, dy = draw(shape, dtype), draw(shape, dtype, 9)
+    options = {**options, "axis": axis}
+    if missing:
+        x[np.random.default_rng(3).random(shape) < 0.3] = np.nan
+        options["nan_policy"] = "omit"
+    of_x, results = library.take(x), []
+    for given, of_dy, give in ((x, dy, np.asarray), (of_x, library.take(dy), library.give)):
+        found = getattr(numnorm, f"{name}_forward")(given, number, **options)
+        backward = getattr(numnorm, f"{name}_backward")
+        dx = backward(of_dy, given, *found[1:], number, **options)
+        results.append([give(array).astype(float) for array in (*found, dx)])
+    # Some roundings of the dtype, and of JAX's statistics in float32.
+    relative = 8 * max(float(np.finfo(dtype).eps), float(np.finfo(np.float32).eps))
+    for host, device in zip(*results, strict=True):
+        np.testing.assert_allclose(
+            device, host, rtol=relative, atol=relative * np.nanmax(abs(host))
+        )

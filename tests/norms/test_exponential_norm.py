@@ -9,9 +9,9 @@ import ml_dtypes
 import moving_reference as reference
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from norm_strategies import arrays
+from moving_checks import checked_exponential, exponential_gradient
 
 import numnorm
 
@@ -22,94 +22,12 @@ RNG = np.random.default_rng(41)
 HALVES = [pytest.param(dtype, marks=kernels.full) for dtype in (np.float16, ml_dtypes.bfloat16)]
 DTYPES = [np.float64, pytest.param(np.float32, marks=kernels.full), *HALVES]
 
-# One rounding of y, and of the recursions in float64. Half precision saves float32 statistics.
-TOLERANCES = {"float64": 1e-11, "float32": 3e-7, "float16": 2e-3, "bfloat16": 2e-2}
-
-
-@st.composite
-def calls(draw):
-    """Keyword arguments of both functions and their definition."""
-    return {
-        "alpha": draw(st.sampled_from([1e-3, 0.02, 0.3, 0.9, 1.0])),
-        "adjust": draw(st.booleans()),
-        "initial": draw(st.sampled_from([0, 0, 1, 4, 50])),
-        "eps": draw(st.sampled_from([1e-4, 1e-2, 1.0])),
-    }
-
-
-@st.composite
-def shapes(draw):
-    """A shape and an axis: no channel, a few, and more than the lanes of a vector."""
-    steps = draw(st.integers(0, 30))
-    before = draw(st.sampled_from([(), (1,), (2,), (9,)]))
-    after = draw(st.sampled_from([(), (), (3,), (8,), (11,), (2, 5)]))
-    axis = len(before) - draw(st.sampled_from([0, len(before) + 1 + len(after)]))
-    return (*before, steps, *after), axis
-
-
-def backward_by_definition(dy, x, alpha, adjust, initial, eps):
-    """Return dx by the chain rule through the weights of each step, time first."""
-    dy, x = reference.exact(dy), reference.exact(x)
-    steps = len(x)
-    weights = reference.ewm_means(np.eye(steps), alpha, adjust)  # mean[t] = weights[t] @ x
-    deviations = x - reference.ewm_means(x, alpha, adjust)
-    variance = np.tensordot(weights, np.square(deviations), 1)
-    deviation = np.sqrt(variance)
-    rstds = reference.inverse(np.maximum(np.longdouble(eps), deviation))
-    later = np.arange(steps) >= initial
-    shaped = later.reshape(-1, *[1] * (x.ndim - 1))
-    own = np.where(shaped, dy * rstds, 0)
-    moving = np.where(shaped & (deviation > eps), dy * deviations * rstds**3, 0)
-    through = own - deviations * np.tensordot(weights.T, moving, 1)
-    dx = through - np.tensordot(weights.T, through, 1)
-    if initial and steps:
-        block = x[:initial]
-        centred = reference.centred(block, (0,))
-        spread = np.sqrt(np.square(centred).mean(axis=0))
-        rstd = reference.inverse(np.maximum(np.longdouble(eps), spread))
-        g = dy[:initial]
-        projected = np.where(spread > eps, (g * centred * rstd).mean(axis=0), 0)
-        dx[:initial] += (g - g.mean(axis=0) - centred * rstd * projected) * rstd
-    return dx
-
-
-def check(x, dy, axis, options):
-    tolerance = TOLERANCES[x.dtype.name]
-    first = np.moveaxis(x, axis, 0)
-    expected = reference.exponential_norm(first, **options)
-    assume(reference.clear_of_least_deviation(expected[2], options["eps"]))
-    found = numnorm.exponential_norm_forward(x, axis=axis, **options)
-    for got, wanted in zip(found, expected, strict=True):
-        assert got.shape == x.shape
-        if x.size:
-            error = abs(np.moveaxis(got, axis, 0).astype(np.longdouble) - wanted)
-            assert error.max() <= tolerance * max(abs(wanted).max(), 1)
-    y = numnorm.exponential_norm(x, axis=axis, **options)
-    np.testing.assert_array_equal(y, found.y)
-    dx = numnorm.exponential_norm_backward(dy, x, *found[1:], axis=axis, **options)
-    assert dx.shape == x.shape and dx.dtype == y.dtype
-    if x.size:
-        wanted = backward_by_definition(np.moveaxis(dy, axis, 0), first, **options)
-        error = abs(np.moveaxis(dx, axis, 0).astype(np.longdouble) - wanted)
-        # Terms of the size of dy * rstd may cancel.
-        largest = max(abs(wanted).max(), abs(dy * found.rstd).astype(np.longdouble).max(), 1)
-        assert error.max() <= 8 * tolerance * largest
-
-
-def checked_draw(data, dtype):
-    shape, axis = data.draw(shapes())
-    x, dy = data.draw(arrays(shape, dtype)), data.draw(arrays(shape, dtype))
-    options = data.draw(calls())
-    if np.dtype(dtype).itemsize == 2:
-        options["eps"] = 1.0  # 1e4 times a rounding of the mean is too much
-    check(x, dy, axis, options)
-
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @SOME
 @given(data=st.data())
 def test_any_call_agrees_with_the_definition(dtype, data):
-    checked_draw(data, dtype)
+    checked_exponential(numnorm, data, dtype)
 
 
 @pytest.mark.slow
@@ -117,7 +35,7 @@ def test_any_call_agrees_with_the_definition(dtype, data):
 @CASES
 @given(data=st.data())
 def test_2000_calls_agree_with_the_definition(dtype, data):
-    checked_draw(data, dtype)
+    checked_exponential(numnorm, data, dtype)
 
 
 @pytest.mark.parametrize("adjust", [False, True])
@@ -169,7 +87,7 @@ def test_gradient_at_an_offset(offset):
     mean, rstd = numnorm.exponential_norm_forward(x, axis=0, **options)[1:]
     dx = numnorm.exponential_norm_backward(dy, x, mean, rstd, axis=0, **options)
     exact = reference.exact(x) - reference.exact(offset)
-    expected = backward_by_definition(dy, exact, **options)
+    expected = exponential_gradient(dy, exact, **options)
     # The saved mean is rounded: by 1e-9 at an offset of 1e7.
     bound = 1e-12 + 4 * np.spacing(offset)
     assert abs(dx - expected).max() <= bound * abs(dy * rstd).max()

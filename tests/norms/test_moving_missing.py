@@ -10,10 +10,9 @@ import ml_dtypes
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from moving_reference import clear_of_least_deviation
-from norm_strategies import arrays
+from moving_checks import check_missing, missing_calls
 from peak_memory import peak_of
 
 import numnorm
@@ -27,91 +26,13 @@ HALVES = [pytest.param(dtype, marks=kernels.full) for dtype in (np.float16, ml_d
 DTYPES = [np.float64, pytest.param(np.float32, marks=kernels.full), *HALVES]
 NAMES = ["moving_norm", "exponential_norm"]
 
-# One rounding of y, and of sums in float64. Half precision saves float32 statistics.
-TOLERANCES = {"float64": 1e-11, "float32": 3e-7, "float16": 2e-3, "bfloat16": 2e-2}
-
-
-@st.composite
-def options_of(draw, name, half):
-    if name == "exponential_norm":
-        return {
-            "alpha": draw(st.sampled_from([1e-3, 0.02, 0.3, 0.9, 1.0])),
-            "adjust": draw(st.booleans()),
-            "initial": draw(st.sampled_from([0, 0, 1, 4, 50])),
-            "eps": 1.0 if half else draw(st.sampled_from([1e-4, 1e-2, 1.0])),
-        }
-    window = draw(st.sampled_from([1, 2, 3, 5, 8, 11, 40]))
-    flags = draw(st.sampled_from([(True, True), (True, False), (False, True)]))
-    return {
-        "window": window,
-        "center": draw(st.booleans()),
-        "min_window": draw(st.integers(1, window)),
-        "eps": draw(st.sampled_from([1e-3, 1.0] if half else [0.0, 1e-10, 1e-3, 1.0])),
-        "subtract_mean": flags[0],
-        "with_std": flags[1],
-    }
-
-
-@st.composite
-def calls(draw, name, dtype):
-    """Arrays, an axis, a mask of which much, little, all or nothing is kept, and options."""
-    steps = draw(st.integers(0, 25))
-    after = draw(st.sampled_from([(), (3,), (8,), (11,)]))
-    shape = (*draw(st.sampled_from([(), (2,)])), steps, *after)
-    axis = -1 - len(after)
-    x, dy = draw(arrays(shape, dtype)), draw(arrays(shape, dtype))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    keep = rng.random(shape) < draw(st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]))
-    if draw(st.booleans()):
-        np.moveaxis(keep, axis, 0)[: steps // 2] = False
-    missing = rng.random(shape) < 0.2
-    return x, dy, axis, keep, missing, draw(options_of(name, np.dtype(dtype).itemsize == 2))
-
-
-def near(got, wanted, axis, tolerance, least):
-    """Check a result against one with time first; both have NaN in the same places."""
-    got = np.moveaxis(got, axis, 0).astype(np.longdouble)
-    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
-    error, size = np.nan_to_num(abs(got - wanted)), np.nan_to_num(abs(wanted))
-    assert error.max(initial=0) <= tolerance * max(size.max(initial=0), least)
-
-
-def check(name, x, dy, axis, keep, missing, options):
-    tolerance = TOLERANCES[x.dtype.name]
-    holed = np.where(missing, np.array(np.nan, x.dtype), x)
-    both = keep & ~missing
-    first = [np.moveaxis(a, axis, 0) for a in (x, dy, both)]
-    defined = {"subtract_mean": "mean", "with_std": "scale"}
-    words = {defined.get(word, word): value for word, value in options.items()}
-    expected = getattr(reference, name)(first[0], first[2], **words)
-    if name == "exponential_norm":
-        assume(clear_of_least_deviation(expected[2], options["eps"]))
-    given = {"axis": axis, "where": keep, "nan_policy": "omit", **options}
-    found = getattr(numnorm, f"{name}_forward")(holed, **given)
-    for got, wanted in zip(found[1:], expected[1:], strict=True):
-        near(got, wanted, axis, tolerance, 1)
-    near(np.where(both, found.y, np.nan), expected[0], axis, tolerance, 1)
-    np.testing.assert_array_equal(found.y[~keep], 0)
-    assert np.isnan(found.y[keep & missing]).all()
-    y = getattr(numnorm, name)(holed, fill=2.5, **given)
-    np.testing.assert_array_equal(y[both], found.y[both])
-    np.testing.assert_array_equal(y[~both], 2.5)
-    if name == "moving_norm":
-        del given["eps"]
-    dx = getattr(numnorm, f"{name}_backward")(dy, holed, *found[1:], **given)
-    wanted = getattr(reference, f"{name}_backward")(first[1], *first[::2], **words)
-    # Terms of the size of dy * rstd may cancel.
-    least = np.nan_to_num(abs(dy * found.rstd).astype(np.longdouble)).max(initial=1)
-    near(dx, wanted, axis, 8 * tolerance, least)
-    np.testing.assert_array_equal(dx[~both], 0)
-
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NAMES)
 @SOME
 @given(data=st.data())
 def test_any_call_agrees_with_the_definition(name, dtype, data):
-    check(name, *data.draw(calls(name, dtype)))
+    check_missing(numnorm, name, *data.draw(missing_calls(name, dtype)))
 
 
 @pytest.mark.slow
@@ -120,7 +41,7 @@ def test_any_call_agrees_with_the_definition(name, dtype, data):
 @CASES
 @given(data=st.data())
 def test_2000_calls_agree_with_the_definition(name, dtype, data):
-    check(name, *data.draw(calls(name, dtype)))
+    check_missing(numnorm, name, *data.draw(missing_calls(name, dtype)))
 
 
 def holed(shape):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from norm_strategies import arrays
+from moving_checks import checked_windows
 
 import numnorm
 
@@ -22,78 +22,12 @@ RNG = np.random.default_rng(40)
 HALVES = [pytest.param(dtype, marks=kernels.full) for dtype in (np.float16, ml_dtypes.bfloat16)]
 DTYPES = [np.float64, pytest.param(np.float32, marks=kernels.full), *HALVES]
 
-# Of a result: one rounding of y, and of all steps before it in half precision's saved statistics.
-# In float64 the sums round, and a pivot sqrt(n) deviations from the mean multiplies that by n + 1.
-TOLERANCES = {"float64": 1e-11, "float32": 3e-7, "float16": 2e-3, "bfloat16": 2e-2}
-
-
-@st.composite
-def calls(draw):
-    """Keyword arguments, among them windows of 1 and longer than the axis."""
-    window = draw(st.sampled_from([1, 2, 3, 4, 5, 8, 11, 40]))
-    options = {"center": draw(st.booleans()), "min_window": draw(st.integers(1, window))}
-    flags = draw(st.sampled_from([(True, True), (True, False), (False, True)]))
-    options |= dict(zip(("subtract_mean", "with_std"), flags, strict=True))
-    return {"window": window, "eps": draw(st.sampled_from([0.0, 1e-10, 1e-3, 1.0])), **options}
-
-
-@st.composite
-def shapes(draw):
-    """A shape and an axis: no channel, a few, and more than the lanes of a vector."""
-    steps = draw(st.integers(0, 30))
-    before, after = (
-        draw(st.sampled_from([(), (1,), (2,), (9,)])),
-        draw(st.sampled_from([(), (), (3,), (8,), (11,), (2, 5)])),
-    )
-    axis = len(before) - draw(st.sampled_from([0, len(before) + 1 + len(after)]))
-    return (*before, steps, *after), axis
-
-
-def defined(function, *given, options):
-    """Return what a definition makes of an array with time first."""
-    words = {"subtract_mean": "mean", "with_std": "scale"}
-    return function(*given, **{words.get(name, name): value for name, value in options.items()})
-
-
-def check(x, dy, axis, options):
-    tolerance = TOLERANCES[x.dtype.name]
-    first = np.moveaxis(x, axis, 0)
-    expected = defined(reference.moving_norm, first, options=options)
-    found = numnorm.moving_norm_forward(x, axis=axis, **options)
-    for got, wanted in zip(found, expected, strict=True):
-        assert got.shape == x.shape
-        if x.size:
-            error = abs(np.moveaxis(got, axis, 0).astype(np.longdouble) - wanted)
-            assert error.max() <= tolerance * max(abs(wanted).max(), 1)
-    y = numnorm.moving_norm(x, axis=axis, **options)
-    assert y.dtype == found.y.dtype
-    np.testing.assert_array_equal(y, found.y)
-    backward = {name: value for name, value in options.items() if name != "eps"}
-    dx = numnorm.moving_norm_backward(dy, x, *found[1:], axis=axis, **backward)
-    given = np.moveaxis(dy, axis, 0), first
-    wanted = defined(reference.moving_norm_backward, *given, options=options)
-    assert dx.shape == x.shape and dx.dtype == y.dtype
-    if x.size:
-        error = abs(np.moveaxis(dx, axis, 0).astype(np.longdouble) - wanted)
-        # Terms of the size of dy * rstd may cancel.
-        largest = max(abs(wanted).max(), abs(dy * found.rstd).astype(np.longdouble).max(), 1)
-        assert error.max() <= 8 * tolerance * largest
-
-
-def checked_draw(data, dtype):
-    shape, axis = data.draw(shapes())
-    x, dy = data.draw(arrays(shape, dtype)), data.draw(arrays(shape, dtype))
-    options = data.draw(calls())
-    if np.dtype(dtype).itemsize == 2:
-        options["eps"] = max(options["eps"], 1e-3)  # 1e5 times a rounding of the mean is too much
-    check(x, dy, axis, options)
-
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @SOME
 @given(data=st.data())
 def test_any_call_agrees_with_the_definition(dtype, data):
-    checked_draw(data, dtype)
+    checked_windows(numnorm, data, dtype)
 
 
 @pytest.mark.slow
@@ -101,7 +35,7 @@ def test_any_call_agrees_with_the_definition(dtype, data):
 @CASES
 @given(data=st.data())
 def test_2000_calls_agree_with_the_definition(dtype, data):
-    checked_draw(data, dtype)
+    checked_windows(numnorm, data, dtype)
 
 
 @pytest.mark.parametrize("center", [False, True])

@@ -30,7 +30,8 @@ ORDER = {
     ),
     "cuda": (
         {"recurrent"},
-        {"rows", "columns", "device_functions"},
+        {"weighted"},
+        {"rows", "columns", "moving", "device_functions"},
         {"statistics"},
         {"arrays", "threads"},
         {"compiler"},

@@ -43,6 +43,20 @@ def windows_by(
     return Windows(window, center, min_window, mean, scale, eps)
 
 
+def ends_of(windows: Windows, steps: int) -> tuple[int, tuple[int, int, int, int]]:
+    """Return at which step the first window ends, and the `windows` of kernels.
+
+    These are the window, the distance from the end of a window to its output, and how many more
+    outputs the first and the last window have.
+    """
+    window = max(1, min(windows.window, steps))
+    if not windows.center:
+        begin = min(windows.min_window, window) - 1
+        return begin, (window, 0, begin, 0)
+    shift = window // 2 - (window - 1)
+    return window - 1, (window, shift, window - 1 + shift, -shift)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Decay:
     """The weights of an exponential norm.
@@ -126,7 +140,7 @@ class ExponentialState(NamedTuple):
 
 
 class MovingBackend(Protocol):
-    """Norms with statistics that move along an axis: the CPU's alone."""
+    """Norms with statistics that move along an axis."""
 
     def moving_forward(
         self, x: Any, layout: MovingLayout, windows: Windows, out: Any, save: bool
@@ -145,11 +159,6 @@ class MovingBackend(Protocol):
     ) -> Any:
         """Return dx for the caller."""
 
-    def moving_step(
-        self, x: Any, state: MovingState | None, layout: MovingLayout, windows: Windows, out: Any
-    ) -> tuple[Any, MovingState]:
-        """Return y of the next chunk for the caller, and the state after it."""
-
     def exponential_forward(
         self, x: Any, layout: MovingLayout, decay: Decay, out: Any, save: bool
     ) -> tuple[Any, Any, Any]:
@@ -159,6 +168,15 @@ class MovingBackend(Protocol):
         self, dy: Any, x: Any, mean: Any, rstd: Any, layout: MovingLayout, decay: Decay, out: Any
     ) -> Any:
         """Return dx for the caller."""
+
+
+class StreamBackend(MovingBackend, Protocol):
+    """The same chunk by chunk, and the result of PCEN: the CPU's alone."""
+
+    def moving_step(
+        self, x: Any, state: MovingState | None, layout: MovingLayout, windows: Windows, out: Any
+    ) -> tuple[Any, MovingState]:
+        """Return y of the next chunk for the caller, and the state after it."""
 
     def exponential_step(
         self,

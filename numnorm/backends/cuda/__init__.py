@@ -3,6 +3,8 @@
 import importlib
 from typing import Any
 
+from numnorm.backends.cuda.moving import OF_STREAMS, STREAMS
+
 _HOMES = {
     "arrays.device_array": ("as_float_array",),
     "recurrent.lstm_batch_norm": ("batch_cell_backward", "batch_cell_forward"),
@@ -24,6 +26,18 @@ _HOMES = {
         "merged_moments",
         "streamed_moments",
         "variance",
+    ),
+    "moving.exponential": (
+        "exponential_backward",
+        "exponential_forward",
+        "missing_exponential_backward",
+        "missing_exponential_forward",
+    ),
+    "moving.windows": (
+        "missing_moving_backward",
+        "missing_moving_forward",
+        "moving_backward",
+        "moving_forward",
     ),
     "rows.backward": ("row_backward",),
     "rows.forward": ("row_forward",),
@@ -50,15 +64,15 @@ _HOMES = {
         "step_statistics",
         "update_running",
     ),
+    "weighted.arrays": ("as_mask_of", "as_weights_of"),
+    "weighted.backend": ("with_weighting",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith(("moving_", "exponential_")) or name == "rounded":
-        raise NotImplementedError(
-            "moving and exponential norms are there on the host alone: copy x to the host first"
-        )
+    if name in OF_STREAMS:
+        raise NotImplementedError(STREAMS)
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(part(_HOME_OF[name], "arrays of a CUDA device"), name)

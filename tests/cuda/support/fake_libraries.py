@@ -298,6 +298,9 @@ def jax():
         assert precision == "highest", "would be rounded to 10 bits"
         return Array(registered(a.host @ b.host), a.number)
 
+    def broadcast_to(array, shape):
+        return Array(registered(np.broadcast_to(array.host, shape).copy()), array.number)
+
     def dynamic_slice_in_dim(array, start, size):
         return Array(registered(array.host[start : start + size].copy()), array.number)
 
@@ -313,6 +316,7 @@ def jax():
     module.numpy = SimpleNamespace(
         transpose=transpose, empty=empty, full=full, matmul=matmul,
         concatenate=lambda arrays: Array(joined(arrays), arrays[0].number),
+        broadcast_to=broadcast_to,
     )  # fmt: skip
     module.take = lambda host, number=0: Array(registered(host), number)
     return {"jax": module}

@@ -155,6 +155,67 @@ def wide_row_gradient_kernels():
     yield by_runs(ADA.formula, FLOAT32, 0, 512, 1, 0, True)
 
 
+def moving_kernels():
+    """Yield the kernels of moving norms, whose statistics are float64 numbers for all elements."""
+    from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
+    from numnorm.backends.cuda.moving import exponential_kernels as exponential
+    from numnorm.backends.cuda.moving import window_kernels as windows
+
+    elements = ELEMENT_TYPES.values()
+    for missing, element in itertools.product((False, True), elements):
+        if missing and element is not FLOAT32:
+            continue
+        saved = FLOAT32 if element.name == "float16" else FLOAT64
+        kinds = element, saved, missing
+        what = f"{element.name}, statistics float64{', steps missing' if missing else ''}"
+        yield f"moving sums of chunks {what}", windows.make_chunk_sums(element, missing)
+        yield f"moving windows {what}", windows.make_windows(*kinds)
+        yield f"moving terms of chunks, backward {what}", windows.make_chunk_gradients(*kinds)
+        yield f"moving windows, backward {what}", windows.make_window_gradients(*kinds)
+        yield f"moving exponential {what}", exponential.make_exponential(*kinds)
+        gradients = exponential.make_exponential_gradients(*kinds)
+        yield f"moving exponential, backward {what}", gradients
+    yield "moving counts of windows float32, in float64", windows.make_window_counts(FLOAT32)
+    for missing, element in ((False, FLOAT64), (True, FLOAT32)):
+        shares = exponential.make_shares(element, missing)
+        yield f"moving shares float64 of {element.name}", shares
+
+
+def weighted_row_kernels():
+    """Yield the kernels of rows with a mask or weights, whose sums are float64 whatever x is."""
+    from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.threads.row_columns import Weights
+    from numnorm.backends.cuda.threads.row_shape import RowShape
+    from numnorm.backends.cuda.weighted import row_kernels as weighted
+    from numnorm.backends.cuda.weighted.rows import shape_for
+    from numnorm.norms.ada import ADA
+    from numnorm.norms.affine import AFFINE, GAIN
+
+    def kernels(formula, element, count, width, *, shared=False):
+        shape, gamma = shape_for(width), element if count else None
+        weights = Weights(gamma, element if count > 1 else None, shared)
+        types = weighted.Types(element, element, FLOAT64, FLOAT64, weights)
+        what = f"{formula.name} {element.name} in float64, {shape.team} × {shape.teams} threads"
+        what += ", by run" if shared else ""
+        yield f"weighted forward {what}", weighted.make_weighted_forward(formula, types, shape)
+        types = types._replace(parameters=Weights(gamma, None, shared))
+        kernel = weighted.make_weighted_coefficients(formula, types, shape)
+        yield f"weighted terms backward {what}", kernel
+        if count and not shared:
+            columns = RowShape(128, 1, 0, whole=False)
+            kernel = weighted.make_weighted_columns(formula, types, count, columns)
+            yield f"weighted columns backward {what}", kernel
+        else:
+            kernel = weighted.make_weighted_segments(formula, types, count, shape)
+            yield f"weighted runs backward {what}", kernel
+
+    for element, width in itertools.product((FLOAT32, FLOAT64), (64, 4096)):
+        yield from kernels(AFFINE, element, 2, width)
+        yield from kernels(AFFINE, element, 2, width, shared=True)
+    yield from kernels(GAIN, FLOAT32, 1, 64)
+    yield from kernels(ADA.formula, FLOAT32, 0, 64)
+
+
 def column_kernels():
     """Yield the kernels of channels, across rows and along contiguous elements."""
     from numnorm.backends.cuda.columns import moments_kernels as moments
@@ -192,6 +253,37 @@ def column_kernels():
             for name, (make, arrays) in kernels.items():
                 shape = column_shape(element, layout, aligned=aligned, arrays=arrays)
                 yield f"channels {name}, {where}, {element.name}, {place}", make(element, shape)
+
+
+def weighted_column_kernels():
+    """Yield the kernels of channels with a mask or weights."""
+    from numnorm.backends.cuda.columns.column_shape import fold_shape
+    from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.threads.row_columns import Weights
+    from numnorm.backends.cuda.weighted import column_kernels as weighted
+    from numnorm.backends.cuda.weighted.columns import ACROSS, ALONG
+
+    fold = fold_shape(64)
+    for element in (FLOAT32, FLOAT64):
+        types, of = weighted.ColumnTypes(element, element, FLOAT64), f"{element.name} in float64"
+        yield f"weighted channels, pivots, {of}", weighted.make_pivots(element)
+        yield f"weighted channels, moved, {of}", weighted.make_update_counted(element)
+        kernel = weighted.make_weighted_slopes(element, element, fold)
+        yield f"weighted channels, terms backward, {of}", kernel
+        for shape in (ACROSS, ALONG):
+            what = f"{shape.lanes} × {shape.teams} threads, {of}"
+            kernel = weighted.make_first_values(types, shape)
+            yield f"weighted channels, first values, {what}", kernel
+            for gradient, name in ((False, "moments"), (True, "sums backward")):
+                kernel = weighted.make_column_sums(types, shape, gradient=gradient)
+                yield f"weighted channels, {name}, {what}", kernel
+            kernel = weighted.make_weighted_outputs(types, Weights(element, element), shape)
+            yield f"weighted channels, forward, {what}", kernel
+            kernel = weighted.make_weighted_dx(types, shape)
+            yield f"weighted channels, backward, {what}", kernel
+    yield "weighted channels, moments of all parts, float64", weighted.make_moments(fold)
+    yield "weighted channels, variance, float64", weighted.make_variance()
+    yield "weighted channels, moments of two, float64", weighted.make_merged_counted()
 
 
 def of_one_step(name, kind, spec, what, element, units, *, whole=True):
@@ -382,7 +474,10 @@ FAMILIES = (
     row_kernels,
     row_gradient_kernels,
     wide_row_gradient_kernels,
+    moving_kernels,
+    weighted_row_kernels,
     column_kernels,
+    weighted_column_kernels,
     statistic_kernels,
     user_kernels,
     cell_kernels,

@@ -27,13 +27,13 @@ from numnorm.backends.cpu.simd.functions import (
     where_at_most,
 )
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add, store
+from numnorm.backends.formulas import moving as formulas
 
 # The share of a step
 
 
 LEAST_SHARE = 5e-324  # of a step that counts
-# From a share above this, 1 - share would lose digits. It is kept beside the share.
-MOST = 0.75
+MOST = formulas.MOST_SHARE
 _MORE = float(np.nextafter(MOST, 1.0))
 
 
@@ -152,23 +152,7 @@ def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
     return first_block
 
 
-@inlined
-def _from_mean(distance, statistics, share):
-    """Return the statistics with a new value, at a distance from the mean."""
-    mean, lost, variance, deviation = statistics
-    low = multiply_add(distance, share, lost)
-    rounded = mean + low
-    variance = multiply_add(deviation * deviation - variance, share, variance)
-    return rounded, low - (rounded - mean), variance
-
-
-@inlined
-def _from_value(value, statistics, share, rest):
-    """Return the same, where the value is near the new mean, and little is left of the old one."""
-    _, _, variance, deviation = statistics
-    rounded = value - deviation
-    variance = multiply_add(variance, rest, deviation * deviation * share)
-    return rounded, (value - rounded) - deviation, variance
+_from_mean, _from_value = inlined(formulas.from_mean), inlined(formulas.from_value)
 
 
 @inlined
@@ -182,8 +166,8 @@ def advance(value, statistics, share, rest):
     distance = (value - mean) - lost
     before = mean, lost, variance, distance * rest
     if share <= MOST:
-        return _from_mean(distance, before, share), before[3]
-    return _from_value(value, before, share, rest), before[3]
+        return _from_mean(distance, before, share, multiply_add), before[3]
+    return _from_value(value, before, share, rest, multiply_add), before[3]
 
 
 @inlined
@@ -192,7 +176,8 @@ def advance_each(value, statistics, share, rest):
     mean, lost, variance = statistics
     distance = (value - mean) - lost
     before = mean, lost, variance, distance * rest
-    one, other = _from_mean(distance, before, share), _from_value(value, before, share, rest)
+    one = _from_mean(distance, before, share, multiply_add)
+    other = _from_value(value, before, share, rest, multiply_add)
     mean, lost = chosen(share, one[0], other[0]), chosen(share, one[1], other[1])
     return (mean, lost, chosen(share, one[2], other[2])), before[3]
 
@@ -329,6 +314,10 @@ def _make_deviation(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     return deviation_of_each if missing else deviation_of_all
 
 
+_through_mean = inlined(formulas.through_mean)
+_through_later_mean = inlined(formulas.through_later_mean)
+
+
 def _make_through_mean(missing: bool) -> Callable[..., Any]:
     """Return a compiled ``through_mean(of_mean, kept, passed, shares)``.
 
@@ -336,29 +325,21 @@ def _make_through_mean(missing: bool) -> Callable[..., Any]:
     """
 
     @inlined
-    def from_mean(of_mean, passed, share):
-        return multiply_add(of_mean, 0.0 - share, passed)
-
-    @inlined
-    def from_later(later, passed, shares):
-        # What passes through the step's own mean is the share of what passes through its value.
-        return multiply_add(later, 0.0 - shares[0], passed * shares[1])
-
-    @inlined
     def through_mean_of_all(of_mean, kept, passed, shares):
         after = multiply_add(of_mean, kept, passed)
         if shares[0] <= MOST:
-            return after, from_mean(after, passed, shares[0])
-        return after, from_later(of_mean * kept, passed, shares)
+            return after, _through_mean(after, passed, shares[0], multiply_add)
+        return after, _through_later_mean(
+            of_mean * kept, passed, shares[0], shares[1], multiply_add
+        )
 
     @inlined
     def through_mean_of_each(of_mean, kept, passed, shares):
         after = multiply_add(of_mean, kept, passed)
-        one, other = (
-            from_mean(after, passed, shares[0]),
-            from_later(of_mean * kept, passed, shares),
-        )
-        return after, chosen(shares[0], one, other)
+        share, rest = shares
+        one = _through_mean(after, passed, share, multiply_add)
+        other = _through_later_mean(of_mean * kept, passed, share, rest, multiply_add)
+        return after, chosen(share, one, other)
 
     return through_mean_of_each if missing else through_mean_of_all
 

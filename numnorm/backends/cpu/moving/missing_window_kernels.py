@@ -22,6 +22,7 @@ from numnorm.backends.cpu.moving.window_kernels import make_outputs, make_statis
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import reciprocal, where_at_most
 from numnorm.backends.cpu.simd.vector import load_scalar, make_load, make_zeros, multiply_add, store
+from numnorm.backends.formulas.moving import moved_sums
 
 # Adjacent channels
 
@@ -68,6 +69,9 @@ def _make_suffix_sums(added: Callable[..., Any]) -> Callable[..., Any]:
     return suffix_sums
 
 
+_moved_sums = inlined(moved_sums)
+
+
 def make_merged() -> Callable[..., Any]:
     """Return a compiled ``merged(earlier, before, pivot, sums)``.
 
@@ -80,9 +84,8 @@ def make_merged() -> Callable[..., Any]:
         pivot = where_at_most(pivot, HALF, sums[2]) + where_at_most(earlier, sums[2], 0.0)
         # Without a step before the anchor, `earlier` may be any number.
         distance = where_at_most(earlier - pivot, HALF, count)
-        moved = multiply_add(distance, count, first)
-        second = multiply_add(distance, first + moved, second)
-        return pivot, (sums[0] + moved, sums[1] + second, sums[2] + count)
+        first, second = _moved_sums(first, second, count, distance, multiply_add)
+        return pivot, (sums[0] + first, sums[1] + second, sums[2] + count)
 
     return merged
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from numnorm.arguments import check_integer
 from numnorm.array_likes import as_plain_array, check_out
-from numnorm.backends.contract.moving import MovingState, Windows
+from numnorm.backends.contract.moving import MovingState, Windows, ends_of
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.memory.host_arrays import Array
@@ -101,16 +101,6 @@ def windows_dx(
         blocks = groups, count, begin
         plan.run(kernel, (*inputs, target, plan.shape, blocks, sizes, options, parts), parts, 5)
     return result_of(target, x, out)
-
-
-def ends_of(windows: Windows, steps: int) -> tuple[int, tuple[int, int, int, int]]:
-    """Return at which step the first window ends, and the `windows` of kernels."""
-    window = max(1, min(windows.window, steps))
-    if not windows.center:
-        begin = min(windows.min_window, window) - 1
-        return begin, (window, 0, begin, 0)
-    shift = window // 2 - (window - 1)
-    return window - 1, (window, shift, window - 1 + shift, -shift)
 
 
 class Run(NamedTuple):

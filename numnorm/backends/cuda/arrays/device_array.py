@@ -126,18 +126,21 @@ class Output(NamedTuple):
     out: Any
 
 
-def output_like(x: DeviceArray, order: Order, out: Any, inputs: tuple[Any, ...]) -> Output:
+def output_like(
+    x: DeviceArray, order: Order, out: Any, inputs: tuple[Any, ...], *, in_place: bool = True
+) -> Output:
     """Return the output for a result of the shape and dtype of x.
 
-    The kernel writes to `out` itself if that is C-contiguous and does not overlap an input. The
-    `inputs` are the arrays that the kernel reads; some may be None.
+    The kernel writes to `out` itself if that is C-contiguous and does not overlap an input; if it
+    works `in_place`, `out` may be an input. The `inputs` are the arrays that the kernel reads; some
+    may be None.
     """
     destination = None
     if out is not None:
         _check_out(out, x)
         destination = out if order is None else x.lib.permuted(out, order)
         if x.lib.is_contiguous(destination) and not any(
-            _clash(x.lib, destination, a) for a in inputs
+            _clash(x.lib, destination, a, in_place=in_place) for a in inputs
         ):
             return Output(destination, None, out)
     shape = x.shape if order is None else tuple(x.shape[a] for a in order)
@@ -165,15 +168,15 @@ def _check_out(out: Any, x: DeviceArray) -> None:
         raise TypeError(f"out must have dtype {wanted}, that of the result, got {got}")
 
 
-def _clash(library: ArrayLibrary, memory: Any, source: Any) -> bool:
+def _clash(library: ArrayLibrary, memory: Any, source: Any, *, in_place: bool) -> bool:
     """Return whether a write to this memory could change an input before it is read.
 
-    A kernel reads each element before it writes the same element, so ``out=x`` is safe: the same
-    elements at the same addresses.
+    A kernel that works in place reads each element before it writes the same element, so ``out=x``
+    is safe: the same elements at the same addresses.
     """
-    if source is None:
+    if source is None or not overlap(library, memory, source):
         return False
-    return overlap(library, memory, source) and _extent(library, memory) != _extent(library, source)
+    return not in_place or _extent(library, memory) != _extent(library, source)
 
 
 def overlap(library: ArrayLibrary, one: Any, other: Any) -> bool:
@@ -187,7 +190,8 @@ def overlap(library: ArrayLibrary, one: Any, other: Any) -> bool:
 def _extent(library: ArrayLibrary, array: Any) -> tuple[str, int, int]:
     """Return the dtype of a C-contiguous array and the addresses of its start and end."""
     name, start = library.dtype_name(array), library.address(array)
-    return name, start, start + math.prod(library.shape(array)) * ELEMENT_TYPES[name].itemsize
+    itemsize = 1 if name == "bool" else ELEMENT_TYPES[name].itemsize
+    return name, start, start + math.prod(library.shape(array)) * itemsize
 
 
 def _kind(value: Any) -> str:

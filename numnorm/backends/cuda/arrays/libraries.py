@@ -101,6 +101,12 @@ class ArrayLibrary:
         """Return a C-contiguous array in another shape, a view if the library has views."""
         return array.reshape(shape)
 
+    def broadcast(self, array: Any, shape: Shape) -> Any:
+        """Return an array broadcast to a shape, in new C-contiguous memory."""
+        target = self.empty(array, shape, self.dtype_name(array))
+        self.copy(target, array)
+        return target
+
     def rows(self, array: Any, start: int, stop: int) -> Any:
         """Return rows of an array, a view if the library has views."""
         return array[start:stop]
@@ -359,6 +365,9 @@ class _Jax(ArrayLibrary):
     def from_host(self, like: Any, array: Any) -> Any:
         (device,) = like.devices()
         return self.module.device_put(array, device)
+
+    def broadcast(self, array: Any, shape: Shape) -> Any:
+        return self.module.numpy.broadcast_to(array, shape)
 
     def rows(self, array: Any, start: int, stop: int) -> Any:
         # XLA compiles a slice anew for each start, and a dynamic slice only once.

@@ -182,13 +182,7 @@ def _row_backward(
     out: Any,
 ) -> tuple[Any, ...]:
     """Return the same for a dy of the dtype of x; without gamma its gradient is an `element`."""
-    of_rstd = _statistic(norm.names.rstd, rstd, layout, x)
-    of_mean = _statistic("mean", mean, layout, x) if norm.formula.centred else of_rstd
-    if of_mean.element != of_rstd.element:
-        raise TypeError(
-            f"mean and {norm.names.rstd} must have one dtype, got {of_mean.element.name} "
-            f"and {of_rstd.element.name}"
-        )
+    of_mean, of_rstd = saved_statistics(norm, mean, rstd, layout, x)
     scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
     shift = weight_of(norm, "beta", beta, 0.0, layout, x)
     source, grads = in_order(x, layout.order), in_order(grad, layout.order)
@@ -218,6 +212,20 @@ def _row_backward(
         launch(plan.kernel, plan.blocks, x, arrays, numbers)
     gradients = _gradients(norm, plan, layout, x, gradient, partials.sums)
     return result(output, x, layout.order), *gradients
+
+
+def saved_statistics(
+    norm: Norm, mean: Any, rstd: Any, layout: RowLayout, x: DeviceArray
+) -> tuple[DeviceArray, DeviceArray]:
+    """Return mean and rstd of every row, checked; without centring the mean is any array."""
+    of_rstd = _statistic(norm.names.rstd, rstd, layout, x)
+    of_mean = _statistic("mean", mean, layout, x) if norm.formula.centred else of_rstd
+    if of_mean.element != of_rstd.element:
+        raise TypeError(
+            f"mean and {norm.names.rstd} must have one dtype, got {of_mean.element.name} "
+            f"and {of_rstd.element.name}"
+        )
+    return of_mean, of_rstd
 
 
 def _statistic(name: str, value: Any, layout: RowLayout, x: DeviceArray) -> DeviceArray:

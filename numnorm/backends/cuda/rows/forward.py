@@ -99,7 +99,7 @@ def row_forward(
         shift = weight_of(norm, "beta", beta, 0.0, layout, x)
         source = in_order(x, order)
         output = output_like(x, order, out, (source, scale.array, shift.array))
-        statistics = _statistics(x, layout, saved) if save else SavedStatistics(None, None)
+        statistics = new_statistics(x, layout, saved) if save else SavedStatistics(None, None)
         if layout.rows and layout.width:
             weights = Weights(scale.element, shift.element, layout.shared)
             aligned = all_aligned(x, layout, (source, output.target), scale, shift)
@@ -125,7 +125,7 @@ def weight_of(
     return Weight(array.array, array.element, missing)
 
 
-def _statistics(x: DeviceArray, layout: RowLayout, saved: ElementType) -> SavedStatistics:
+def new_statistics(x: DeviceArray, layout: RowLayout, saved: ElementType) -> SavedStatistics:
     """Return new arrays for the mean and rstd of each row."""
     shape = layout.statistic_shape
     name = saved.name

@@ -1,0 +1,320 @@
+"""The norms with statistics of each channel, with a selection of elements: checks and launches."""
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.array_likes import is_on_device
+from numnorm.backends.contract.backend import GivenMoments
+from numnorm.backends.contract.norms import Detached
+from numnorm.backends.contract.weighting import Weighting
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    as_parameter,
+    output_like,
+    result,
+)
+from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.columns.column_shape import ColumnShape, fold_shape
+from numnorm.backends.cuda.compiler.target import Kernel
+from numnorm.backends.cuda.rows.arguments import Parameter, RowParameters
+from numnorm.backends.cuda.statistics.stored import (
+    Statistic,
+    float64_memory,
+    given_statistic,
+    handed_out,
+    in_float64,
+    new_statistic,
+    reciprocal_deviation,
+    zero_statistic,
+)
+from numnorm.backends.cuda.threads.row_columns import Weights
+from numnorm.backends.cuda.weighted.arrays import selection_of
+from numnorm.backends.cuda.weighted.column_kernels import (
+    SUMS,
+    Coefficients,
+    ColumnSizes,
+    ColumnTypes,
+    Flows,
+    MomentArrays,
+    make_column_sums,
+    make_first_values,
+    make_merged_counted,
+    make_moments,
+    make_pivots,
+    make_update_counted,
+    make_variance,
+    make_weighted_dx,
+    make_weighted_outputs,
+    make_weighted_slopes,
+)
+from numnorm.backends.cuda.weighted.selection import Fill, Selection, most_lost
+from numnorm.layouts import ColumnLayout
+
+# A block of 32 neighbouring channels, or of one.
+ACROSS = ColumnShape(32, 8, 1, 1, whole=False)
+ALONG = ColumnShape(1, 256, 1, 1, whole=False)
+# The values of a channel that a thread adds up, and blocks that occupy a device: a small array is
+# divided into smaller parts to get them.
+_LEAST_STEPS, _MOST_STEPS, _BLOCKS = 4, 64, 512
+
+_first_values = functools.cache(make_first_values)
+_pivots = functools.cache(make_pivots)
+_column_sums = functools.cache(make_column_sums)
+_moments = functools.cache(make_moments)
+_variance = functools.cache(make_variance)
+_update_counted = functools.cache(make_update_counted)
+_merged_counted = functools.cache(make_merged_counted)
+_outputs = functools.cache(make_weighted_outputs)
+_slopes = functools.cache(make_weighted_slopes)
+_dx = functools.cache(make_weighted_dx)
+
+
+class _Source(NamedTuple):
+    """An array of channels, and how kernels take it."""
+
+    x: DeviceArray
+    array: Any
+    selection: Selection
+    types: ColumnTypes
+    shape: ColumnShape
+    blocks: int
+    sizes: ColumnSizes
+
+    def launch(self, kernel: Kernel, arrays: Any, numbers: Any = ()) -> None:
+        """Launch a kernel with a block for each part and strip of channels."""
+        launch(kernel, self.blocks, self.x, arrays, (self.sizes, *numbers))
+
+    def launch_fold(self, kernel: Kernel, arrays: Any, numbers: Any = ()) -> None:
+        """Launch a kernel whose blocks have all parts of some channels."""
+        lanes = fold_shape(self.sizes.channels).lanes
+        blocks = -(-self.sizes.channels // lanes)
+        launch(kernel, blocks, self.x, arrays, (self.sizes, *numbers))
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(layout: ColumnLayout) -> tuple[ColumnShape, int, ColumnSizes]:
+    shape = ACROSS if layout.inner == 1 else ALONG
+    strips = -(-layout.channels // shape.lanes)
+    turns = -(-layout.per_channel // shape.teams)
+    steps = max(_LEAST_STEPS, min(_MOST_STEPS, turns * strips // _BLOCKS))
+    part = shape.teams * steps
+    parts = -(-layout.per_channel // part)
+    sizes = ColumnSizes(layout.outer, layout.channels, layout.inner, part, parts)
+    return shape, parts * strips, sizes
+
+
+def _source(
+    weighting: Weighting, x: DeviceArray, layout: ColumnLayout, dy: DeviceArray | None = None
+) -> _Source:
+    width = layout.channels * layout.inner
+    selection, of_weights = selection_of(weighting, x, None, layout.outer, width)
+    types = ColumnTypes(x.element, x.element if dy is None else dy.element, of_weights)
+    return _Source(x, x.lib.contiguous(x.array), selection, types, *_plan(layout))
+
+
+# Moments
+
+
+class Counted(NamedTuple):
+    """The sum of the weights of each channel, the mean, m2, and what rounding took of the mean."""
+
+    total: Statistic
+    mean: Statistic
+    m2: Statistic
+    mean_lo: Statistic
+
+    @property
+    def arrays(self) -> MomentArrays:
+        """The moments as an argument of `launch`."""
+        return MomentArrays(*(statistic.array for statistic in self))
+
+
+_FIELDS = "count", "mean", "m2", "mean_lo"
+
+
+def _new_moments(x: DeviceArray, channels: int) -> Counted:
+    return Counted(*(new_statistic(name, x, channels) for name in _FIELDS))
+
+
+def weighted_moments(weighting: Weighting, x: DeviceArray, layout: ColumnLayout) -> Counted:
+    """Return the moments of each channel, which are 0 where nothing is left."""
+    channels = layout.channels
+    with on_device_of(x):
+        if not (layout.per_channel and channels):
+            return Counted(*(zero_statistic(name, x, channels) for name in _FIELDS))
+        source, moments = _source(weighting, x, layout), _new_moments(x, channels)
+        sizes, element = source.sizes, x.element
+        table = float64_memory(x, sizes.parts * SUMS * channels)
+        pivots = float64_memory(x, channels)
+        first = _first_values(source.types, source.shape)
+        source.launch(first, (source.array, source.selection, table))
+        kernel = _pivots(element)
+        blocks = -(-channels // kernel.threads)
+        launch(kernel, blocks, x, (source.array, table, pivots), (sizes,))
+        sums = _column_sums(source.types, source.shape, gradient=False)
+        fold = _moments(fold_shape(channels))
+        # A first value may be far from the mean: the sums around the mean are those that count.
+        for target in (MomentArrays(None, pivots, None, None), moments.arrays):
+            source.launch(sums, (source.array, None, source.selection, pivots, table))
+            source.launch_fold(fold, (table, pivots, target))
+        return moments
+
+
+def handed_out_moments(moments: Counted) -> tuple[Any, Any, Any, Any]:
+    """Return the caller's count, mean, m2 and mean_lo."""
+    with on_device_of(moments.mean.x):
+        count, mean, m2, mean_lo = map(handed_out, moments)
+        return count, mean, m2, mean_lo
+
+
+def mean_and_variance(moments: Counted) -> tuple[Statistic, Statistic]:
+    """Return the mean and variance of each channel, NaN where nothing is left."""
+    x, channels = moments.mean.x, moments.mean.shape[0]
+    with on_device_of(x):
+        mean, variance = (new_statistic(name, x, channels) for name in ("mean", "variance"))
+        _launch_each(_variance(), x, channels, (moments.arrays, mean.array, variance.array))
+    return mean, variance
+
+
+def update_counted(
+    running: tuple[DeviceArray, DeviceArray],
+    mean: Statistic,
+    variance: Statistic,
+    total: Statistic,
+    correction: float,
+    momentum: float,
+) -> None:
+    """Move the mean of each channel that has weight, and the variance that can be corrected."""
+    for target, new, subtracted in zip(running, (mean, variance), (0.0, correction), strict=True):
+        library = target.lib
+        with on_device_of(target):
+            moved = library.contiguous(target.array)
+            kernel = _update_counted(target.element)
+            arrays, numbers = (moved, new.array, total.array), (subtracted, momentum)
+            _launch_each(kernel, new.x, new.shape[0], arrays, numbers)
+            if moved is not target.array:
+                library.copy(target.array, moved)
+
+
+def _launch_each(
+    kernel: Kernel, x: DeviceArray, channels: int, arrays: Any, numbers: Any = ()
+) -> None:
+    """Launch a kernel with one thread for each channel."""
+    if channels:
+        launch(kernel, -(-channels // kernel.threads), x, arrays, (channels, *numbers))
+
+
+def merged_counted(
+    x: DeviceArray, moments: GivenMoments | Counted, other: GivenMoments | Counted
+) -> tuple[Any, Any, Any, Any]:
+    """Return the caller's count, mean, m2 and mean_lo of two sets, with counts of each channel."""
+    (channels,) = other.mean.shape if isinstance(other, Counted) else x.shape
+    with on_device_of(x):
+        one, two = _counted("moments", moments, x, channels), _counted("other", other, x, channels)
+        merged = _new_moments(x, channels)
+        _launch_each(_merged_counted(), x, channels, (one.arrays, two.arrays, merged.arrays))
+        return handed_out_moments(merged)
+
+
+def _counted(name: str, moments: GivenMoments | Counted, x: DeviceArray, channels: int) -> Counted:
+    """Return the caller's moments, checked, with a count of each channel in float64."""
+    if isinstance(moments, Counted):
+        return moments
+    fields = []
+    for field, value in zip(_FIELDS, moments, strict=True):
+        given = zero_statistic(field, x, channels) if value is None else value
+        if field == "count" and not is_on_device(given):
+            counts = np.broadcast_to(np.asarray(given, np.float64), (channels,))
+            dtype = x.lib.statistic_name("float64")
+            given = x.lib.from_host(x.array, np.ascontiguousarray(counts, dtype))
+        if not isinstance(given, Statistic):
+            given = in_float64(given_statistic(f"{name}.{field}", given, x, channels))
+        fields.append(given)
+    return Counted(*fields)
+
+
+# Norms
+
+
+def weighted_column_forward(
+    weighting: Weighting,
+    x: DeviceArray,
+    mean: Statistic,
+    m2: Statistic,
+    divisor: float,
+    eps: float,
+    gamma: Any,
+    beta: Any,
+    layout: ColumnLayout,
+    out: Any,
+) -> tuple[Any, Statistic]:
+    """Return what `column_forward` returns; elements that are left out get their fill values."""
+    rstd = reciprocal_deviation(m2 / divisor, eps)
+    with on_device_of(x):
+        gain = _parameter("gamma", gamma, layout, x)
+        bias = _parameter("beta", beta, layout, x)
+        source, centre = _source(weighting, x, layout), in_float64(mean)
+        parameters = RowParameters(_argument(gain, 1.0), _argument(bias, 0.0))
+        inputs = source.array, centre.array, rstd.array, *(p.address for p in parameters)
+        output = output_like(x, None, out, inputs)
+        weights = Weights(_element(gain), _element(bias))
+        kernel = _outputs(source.types, weights, source.shape)
+        coefficients = Coefficients(centre.array, rstd.array)
+        arrays = source.array, source.selection, coefficients, parameters, output.target
+        source.launch(kernel, arrays, (Fill(weighting.fill, weighting.fill_missing),))
+        return result(output, x, None), rstd
+
+
+def weighted_column_backward(
+    weighting: Weighting,
+    dy: Any,
+    x: DeviceArray,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    layout: ColumnLayout,
+    detached: Detached,
+    out: Any,
+) -> tuple[Any, Any, Any]:
+    """Return what `column_backward` returns, with statistics of what a weighting keeps."""
+    channels = layout.channels
+    with on_device_of(x):
+        grad = as_parameter("dy", dy, x.shape, "the shape of the input", x)
+        saved = given_statistic("mean", mean, x, channels)
+        centre, scale = in_float64(saved), in_float64(given_statistic("rstd", rstd, x, channels))
+        gain = _parameter("gamma", gamma, layout, x)
+        gradient = x.element if gain is None else gain.element
+        source = _source(weighting, x, layout, grad)
+        parameters = RowParameters(_argument(gain, 1.0), Parameter(None, 0.0))
+        inputs = grad.array, source.array, centre.array, scale.array, parameters.gamma.address
+        output = output_like(x, None, out, inputs)
+        table = float64_memory(x, source.sizes.parts * SUMS * channels)
+        kernel = _column_sums(source.types, source.shape, gradient=True)
+        given = source.array, grad.array, source.selection, centre.array, table
+        source.launch(kernel, given)
+        coefficients = Coefficients(centre.array, float64_memory(x, 3 * channels))
+        dgamma = x.lib.empty(x.array, (channels,), gradient.name)
+        dbeta = x.lib.empty(x.array, (channels,), gradient.name)
+        flows = Flows(int(not detached.mean), int(not detached.scale), most_lost(saved.element))
+        fold = _slopes(_element(gain), gradient, fold_shape(channels))
+        arrays = table, coefficients, scale.array, parameters, dgamma, dbeta
+        source.launch_fold(fold, arrays, (flows,))
+        arrays = grad.array, source.array, source.selection, coefficients, output.target
+        source.launch(_dx(source.types, source.shape), arrays)
+        return result(output, x, None), dgamma, dbeta
+
+
+def _parameter(name: str, value: Any, layout: ColumnLayout, x: DeviceArray) -> DeviceArray | None:
+    if value is None:
+        return None
+    return as_parameter(name, value, (layout.channels,), "the channels of x", x)
+
+
+def _argument(array: DeviceArray | None, missing: float) -> Parameter:
+    return Parameter(None if array is None else array.array, missing)
+
+
+def _element(array: DeviceArray | None) -> Any:
+    return None if array is None else array.element
