@@ -50,6 +50,12 @@ def is_on_device(value: Any) -> bool:
     return True
 
 
+def check_norm_on_host(norm: str, value: Any) -> None:
+    """Raise if an array is on a device, for a norm without kernels for it."""
+    if is_on_device(value):
+        raise NotImplementedError(f"{norm} is not supported on a device: copy x to the host first")
+
+
 def check_on_host(name: str, value: Any) -> None:
     """Raise if an array is on a device although the other arrays of the call are not."""
     if is_on_device(value):

@@ -12,8 +12,8 @@ from numnorm.arguments import Shape, brief, check_float, check_integer, check_sh
 from numnorm.array_likes import (
     any_lazy,
     as_plain_array,
+    check_norm_on_host,
     check_out,
-    is_on_device,
     lazily,
     results_like,
     writable_view,
@@ -235,9 +235,9 @@ def emsc_backward(
     if "dask" in modules and any_lazy(dy, x, slope, reference, where, weights):
         return lazily(emsc_backward, locals())
     spectra = _Spectra.of(x, reference, axis, degree, (where, weights, nan_policy, None))
-    gradient = _on_host("dy", dy)
+    gradient = _float_array("dy", dy)
     check_shape("dy", gradient.shape, spectra.x.shape, "the shape of the input")
-    slopes = _on_host("slope", slope).astype(np.float64)
+    slopes = _float_array("slope", slope).astype(np.float64)
     check_shape("slope", slopes.shape, spectra.layout.statistic_shape, "one for each row")
     rows, slopes = spectra.rows(gradient), slopes.reshape(-1, 1)
     # In the units of the scaled reference, as the fits are.
@@ -393,8 +393,7 @@ class _Spectra(NamedTuple):
     @classmethod
     def of(cls, x: Any, reference: Any, axis: Any, degree: Any, counting: Any) -> _Spectra:
         """Return the arguments, or raise an error."""
-        if is_on_device(x):
-            raise NotImplementedError("emsc is not supported on a device")
+        check_norm_on_host("emsc", x)
         like = results_like(x)
         _, array = backend_for(x, "x")
         layout = row_layout(array.shape, _one_axis(axis))
@@ -404,7 +403,7 @@ class _Spectra(NamedTuple):
                 f"degree must be at most {layout.width - 2} for {layout.width} wavelengths, "
                 f"got {order}"
             )
-        spectrum = _on_host("reference", reference).astype(np.float64)
+        spectrum = _float_array("reference", reference).astype(np.float64)
         check_shape("reference", spectrum.shape, (layout.width,), "the normalized axis of x")
         if not np.isfinite(spectrum).all():
             wrong = spectrum[~np.isfinite(spectrum)][0]
@@ -475,9 +474,7 @@ class _Spectra(NamedTuple):
         return slopes.astype(dtype).reshape(self.layout.statistic_shape)
 
 
-def _on_host(name: str, value: Any) -> Any:
-    if is_on_device(value):
-        raise NotImplementedError("emsc is not supported on a device")
+def _float_array(name: str, value: Any) -> Any:
     array = as_plain_array(name, value)
     check_float(name, array.dtype)
     return array

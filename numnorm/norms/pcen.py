@@ -9,7 +9,14 @@ from typing import Any, Generic, NamedTuple, Never
 import numpy as np
 
 from numnorm.arguments import Shape, check_float, check_number, check_shape
-from numnorm.array_likes import any_lazy, as_plain_array, check_out, lazily, writable_view
+from numnorm.array_likes import (
+    any_lazy,
+    as_plain_array,
+    check_norm_on_host,
+    check_out,
+    lazily,
+    writable_view,
+)
 from numnorm.array_types import Array, ArrayLike, Input, Integer, NanPolicy, Number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.moving import Decay, ExponentialState
@@ -415,13 +422,13 @@ class _Call(NamedTuple):
 def _checked(
     x: Any, axis: Any, alpha: Any, eps: Any, where: Any, nan_policy: Any, fill: Any
 ) -> _Call:
+    check_norm_on_host("pcen", x)
     weighting = None
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
         weighting = x.weighting if isinstance(x, WeightedInput) else None
     backend: Any
     backend, x = backend_for(x, "x")
-    _ = backend.exponential_step  # an array of a device has none: the error says so
     layout = moving_layout(x.shape, axis)
     if not isinstance(alpha, numbers.Real) and hasattr(alpha, "dtype") and np.size(alpha) == 1:
         alpha = as_plain_array("alpha", alpha).astype(np.float64).item()

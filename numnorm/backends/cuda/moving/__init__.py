@@ -3,5 +3,5 @@
 OF_STREAMS = ("moving_step", "exponential_step", "rounded")
 """The functions of a backend that are the host's."""
 
-STREAMS = "steps of streams are there on the host alone, as pcen is: copy x to the host first"
+STREAMS = "steps of streams are not supported on a device: copy x to the host first"
 """The message of their errors."""

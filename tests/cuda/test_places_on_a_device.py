@@ -1,0 +1,19 @@
+"""Each norm gives NumPy's results for arrays on a device, with each keyword, or a known error."""
+
+import numpy as np
+import places
+import pytest
+
+
+@pytest.mark.parametrize("case", list(places.cases()), ids=str)
+def test_results_are_those_of_numpy(imported, case):
+    take = imported("cupy").take
+    reason = places.reason(places.ON_DEVICE, case)
+    if reason is not None:
+        with pytest.raises((TypeError, ValueError, NotImplementedError)) as caught:
+            places.passes(case, take)
+        assert reason in str(caught.value)
+        return
+    # A device adds in another order: some roundings of float64.
+    for result, expected in zip(places.passes(case, take), places.passes(case), strict=True):
+        np.testing.assert_allclose(result.host, expected, rtol=1e-12, atol=1e-13)

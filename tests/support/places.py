@@ -1,0 +1,340 @@
+"""Each norm in each place with each keyword: calls, and the page that says what works where.
+
+A place is a library or a compiler in whose functions or with whose arrays the norms are called. The
+norms and their keywords are read from the declarations. ``python tests/support/places.py`` writes
+the page.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import numnorm
+from numnorm.derived import parameters_of
+from numnorm.norms.declared import SPECS
+from numnorm.norms.spec import COUNTING, NormSpec
+
+DIMS = "a", "b", "c"
+# What each family is called with, beside the arguments that a norm requires.
+_OF_FAMILY: dict[str, dict[str, Any]] = {
+    "rows": {"axis": -1},
+    "groups": {},
+    "channels": {},
+    "windows": {"axis": 0},
+    "decay": {"axis": 0},
+}
+# The dimensions that xarray's functions take in the place of axes.
+_DIMS = {
+    "rows": {"dim": "c"},
+    "groups": {"channel_dim": "b", "dim": "c"},
+    "channels": {"channel_dim": "b"},
+    "windows": {"dim": "a"},
+    "decay": {"dim": "a"},
+}
+
+Results = list[Any]
+
+
+class Case(NamedTuple):
+    """A call of a norm with one keyword.
+
+    Attributes
+    ----------
+    spec : NormSpec
+    keyword : str
+        One of `numnorm.norms.spec.COUNTING`, or "" for none.
+    seed : int
+        0 for arrays in which all that shares statistics has values; with another one, lengths, what
+        is left out, labels and chunks are random.
+    """
+
+    spec: NormSpec
+    keyword: str
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.spec.name} {self.keyword}".strip()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of x; the number of channels is even, for groups of two."""
+        if not self.seed:
+            return 6, 4, 5
+        samples, pairs, width = np.random.default_rng([self.seed, 1]).integers(1, (6, 4, 8))
+        return int(samples), 2 * int(pairs), int(width)
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """The lengths of chunks along each axis."""
+        rng = np.random.default_rng([self.seed, 2])
+        return (
+            (4, 3, 2) if not self.seed else tuple(rng.integers(1, np.add(self.shape, 1)).tolist())
+        )
+
+    def mask(self, rng: np.random.Generator) -> Any:
+        """Return which elements count: most of them, one alone, or none."""
+        kept = rng.random(self.shape) > 0.2
+        if not self.seed:
+            kept[:, :, -1] = True
+            return kept
+        kinds = (
+            kept,
+            np.arange(kept.size).reshape(self.shape) == rng.integers(kept.size),
+            kept & False,
+        )
+        return kinds[rng.choice(3, p=[0.6, 0.2, 0.2])]
+
+    def arguments(self, like: Callable[[Any], Any] = np.asarray) -> dict[str, Any]:
+        """Return the arguments of the public function; `like` converts what is as large as x."""
+        rng, shape = np.random.default_rng([self.seed, 3]), self.shape
+        x, weights = rng.uniform(1, 3, shape), rng.uniform(0, 2, shape)
+        mask = self.mask(rng)
+        labels = np.array(["b", "a", "b", "a", "b", "c"])
+        labels = rng.choice(labels, shape[0]) if self.seed else labels
+        keywords: dict[str, dict[str, Any]] = {
+            "": {},
+            "where": {"where": like(mask)},
+            "weights": {"weights": like(weights)},
+            "nan_policy": {"nan_policy": "omit"},
+            "fill": {"nan_policy": "omit", "fill": -7.0},
+            "labels": {"labels": labels},
+            "statistics": {"labels": labels},
+        }
+        own = keywords[self.keyword]
+        if self.keyword == "statistics":
+            own["statistics"] = numnorm.batch_moments(x + 1, labels=labels)
+            own["training"] = False
+        if "nan_policy" in own:
+            x[~mask] = np.nan
+        return {"x": like(x), **self.options, **own}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments after x that have no default, and those of the family."""
+        example = self.spec.example_arguments
+        parameters = list(parameters_of(self.spec.function).values())[1:]
+        required = {p.name for p in parameters if p.default is p.empty}
+        options = {name: value for name, value in example.items() if name in required}
+        for name in self.spec.constants:
+            options[name] = np.sin(np.arange(self.shape[-1]))  # no polynomial, which emsc refuses
+        return options | _OF_FAMILY[self.spec.family]
+
+    @property
+    def gradient(self) -> Any:
+        """The gradient of the result that backward passes get: 0 where the result is NaN."""
+        y = self.spec.function(**self.arguments())
+        return np.where(np.isfinite(y), np.random.default_rng(5).standard_normal(self.shape), 0.0)
+
+    def backward_arguments(self, arguments: dict[str, Any], saved: Any) -> dict[str, Any]:
+        """Return the arguments of the backward pass but dy."""
+        taken = arguments | dict(zip(self.spec.saved, saved, strict=True))
+        return {n: v for n, v in taken.items() if n in parameters_of(self.spec.backward)}
+
+
+def cases() -> Iterator[Case]:
+    """Yield each norm plain, and with each keyword that it takes."""
+    for spec in SPECS:
+        taken = parameters_of(spec.function)
+        yield Case(spec, "")
+        yield from (Case(spec, keyword) for keyword in COUNTING if keyword in taken)
+
+
+def passes(case: Case, like: Callable[[Any], Any] = np.asarray) -> Results:
+    """Return y and the gradient of x by the public functions of `numnorm`."""
+    arguments = case.arguments(like)
+    y, *saved = case.spec.forward(**arguments)
+    found = case.spec.backward(like(case.gradient), **case.backward_arguments(arguments, saved))
+    return [y, found[0] if isinstance(found, tuple) else found]
+
+
+# The places
+
+
+def _dask(case: Case) -> Results:
+    lazy = importlib.import_module("dask.array")
+    results = passes(case, lambda array: lazy.from_array(array, chunks=case.chunks))
+    return [result.compute(scheduler="synchronous") for result in results]
+
+
+def _xarray(case: Case, *, chunked: bool) -> Results:
+    xarray = importlib.import_module("xarray")
+    place = importlib.import_module("numnorm.xarray")
+
+    def like(array: Any) -> Any:
+        labelled = xarray.DataArray(array, dims=DIMS)
+        return labelled.chunk(dict(zip(DIMS, case.chunks, strict=True))) if chunked else labelled
+
+    arguments = case.arguments(like)
+    arguments.pop("axis", None)
+    named = arguments | _DIMS[case.spec.family]
+    return [getattr(place, case.spec.name)(**named).values]
+
+
+def _autograd(case: Case) -> Results:
+    grad = importlib.import_module("autograd").grad
+    norm = getattr(importlib.import_module("numnorm.autograd"), case.spec.name)
+    arguments = case.arguments()
+    x, dy = arguments.pop("x"), case.gradient
+    y = norm(x, **arguments)
+    counts = np.isfinite(y)
+    gradient = grad(lambda x: (norm(x, **arguments)[counts] * dy[counts]).sum())(x)
+    return [y, gradient]
+
+
+def _jax(case: Case) -> Results:
+    jax = importlib.import_module("jax")
+    norm = getattr(importlib.import_module("numnorm.jax"), case.spec.name)
+    with jax.enable_x64(True):
+        arguments = case.arguments(jax.numpy.asarray)
+        x, dy = arguments.pop("x"), case.gradient
+        forward = jax.jit(lambda x: norm(x, **arguments))
+        y = forward(x)
+        counts = np.isfinite(np.asarray(y))
+        gradient = jax.jit(jax.grad(lambda x: (forward(x)[counts] * dy[counts]).sum()))(x)
+        return [np.asarray(y), np.asarray(gradient)]
+
+
+def _tensors(case: Case) -> Results:
+    library = importlib.import_module("array_api_strict")
+    results = passes(case, library.asarray)
+    assert all(type(result) is library.asarray(0.0).__class__ for result in results)
+    return [np.asarray(result) for result in results]
+
+
+def _torch(case: Case) -> Results:
+    library = importlib.import_module("torch")
+    results = passes(case, library.from_numpy)
+    assert all(isinstance(result, library.Tensor) for result in results)
+    return [result.numpy() for result in results]
+
+
+def _njit(case: Case) -> Results:
+    numba = importlib.import_module("numba")
+    arguments = case.arguments()
+    constants = {n: v for n, v in arguments.items() if type(v) in (bool, float, int, str, tuple)}
+    arrays = {n: v for n, v in arguments.items() if n not in constants}
+    words = [*(f"{n}={v!r}" for n, v in constants.items()), *(f"{n}={n}" for n in arrays)]
+    source = f"def call({', '.join(arrays)}):\n    return norm({', '.join(words)})"
+    names: dict[str, Any] = {"norm": case.spec.function}
+    exec(source, names)
+    return [numba.njit(names["call"])(*arrays.values())]
+
+
+PLACES: dict[str, Callable[[Case], Results]] = {
+    "Dask": _dask,
+    "xarray": lambda case: _xarray(case, chunked=False),
+    "xarray, lazy": lambda case: _xarray(case, chunked=True),
+    "autograd": _autograd,
+    "array API": _tensors,
+    "PyTorch": _torch,
+    "JAX": _jax,
+    "njit": _njit,
+}
+
+ON_DEVICE = "CUDA"
+"""The place of arrays on a device, which only the simulated one has in tests."""
+
+
+# What a place does not do
+
+
+class Reason(NamedTuple):
+    """Why some calls raise in a place.
+
+    Attributes
+    ----------
+    place : str
+    norms : tuple of str
+    keywords : tuple of str
+        Those of the calls, "" for a call without keywords; empty for all calls.
+    sentence : str
+        It is in the message of the error.
+    """
+
+    place: str
+    norms: tuple[str, ...]
+    keywords: tuple[str, ...]
+    sentence: str
+
+
+REASONS = tuple(
+    Reason(ON_DEVICE, (norm,), (), f"{norm} is not supported on a device: copy x to the host first")
+    for norm in ("emsc", "pcen")
+)
+
+
+def reason(place: str, case: Case) -> str | None:
+    """Return the sentence that the error of a call has; None for a call that works."""
+    for each in REASONS:
+        takes = not each.keywords or case.keyword in each.keywords
+        if each.place == place and case.spec.name in each.norms and takes:
+            return each.sentence
+    return None
+
+
+# The page
+
+PAGE = Path(__file__).parents[2] / "docs" / "places.md"
+_TOP = """\
+# What works where
+
+Each norm, in each place, with each keyword for missing values, weights and labels. All calls
+that are marked give the results of NumPy's arrays, which the tests check for each of them, forward
+and backward. This page is made from these tests.
+
+## Keywords
+
+{keywords}
+
+`fill` is for what `where` and `nan_policy` leave out; `statistics` are stored ones of labels.
+
+## Places
+
+{places}
+
+A number says that some calls raise an error, with the sentence below. Lazy arrays are those of
+Dask, in any chunks. JAX means inside `jax.jit` and `jax.grad`, njit a function that Numba compiles,
+array API any library that has `from_dlpack`, and CUDA the arrays of CuPy, PyTorch, JAX and
+Numba on a device. `numnorm apply` runs all norms on files and takes `--nan-policy`. The estimators
+for scikit-learn are [listed by themselves](scikit_learn.md).
+"""
+
+
+def page() -> str:
+    """Return the text of the page."""
+    marked = {case.spec.name: [] for case in cases()}
+    for case in cases():
+        marked[case.spec.name].append(case.keyword)
+    keywords = [
+        [f"`{name}`", *("✓" if keyword in taken else "" for keyword in COUNTING)]
+        for name, taken in marked.items()
+    ]
+    columns = ["NumPy", *PLACES, ON_DEVICE]
+    numbers = {each.sentence: n for n, each in enumerate(REASONS, 1)}
+    places = []
+    for spec in SPECS:
+        row = [f"`{spec.name}`"]
+        for place in columns:
+            sentences = [reason(place, case) for case in cases() if case.spec is spec]
+            found = sorted({numbers[sentence] for sentence in sentences if sentence})
+            raised = ", ".join(map(str, found))
+            row.append(raised if all(sentences) else f"✓ {raised}".strip())
+        places.append(row)
+    text = _TOP.format(
+        keywords=_table(["", *(f"`{keyword}`" for keyword in COUNTING)], keywords),
+        places=_table(["", *columns], places),
+    )
+    listed = [f"{number}. {sentence}" for sentence, number in numbers.items()]
+    return "\n".join([text, *listed, ""]) if listed else text
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    ruled = [head, ["---", *(":-:" for _ in head[1:])], *rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ruled)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
