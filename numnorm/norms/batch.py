@@ -118,7 +118,7 @@ def batch_norm(
     labels : array_like, optional
         A label for each sample, of shape ``(N,)``: a speaker, a session. Samples are normalized by
         the statistics of their label, `mean` and `rstd` have a first axis of labels in sorted
-        order, and there are no running statistics.
+        order, and there are no running statistics. Lazy labels are computed by the call.
     statistics : GroupMoments, optional
         With `labels`: statistics of labels as `batch_moments` returned them, in the place of those
         of x. A label that is not there is an error. The backward pass has ``training=False``.
@@ -494,7 +494,8 @@ def batch_moments(
     nan_policy : {"propagate", "omit", "raise"}
         What to do with NaN: make its channel NaN, leave it out as `where` does, or raise an error.
     labels : array_like, optional
-        A label for each sample, of shape ``(N,)``, which has moments of its own.
+        A label for each sample, of shape ``(N,)``, which has moments of its own. Lazy labels are
+        computed by the call.
 
     Returns
     -------
