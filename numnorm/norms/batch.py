@@ -679,6 +679,39 @@ def moved_statistic(old: Any, new: Any, divisor: int, weight: float) -> Any:
     return running[1]
 
 
+def seen_statistics(total: Any, mean: Any, m2: Any) -> tuple[Any, Any]:
+    """Return the mean and the variance of channels, NaN where the sum of the weights is 0."""
+    backend: Any
+    backend, mean = backend_for(counted(mean), "mean")
+    statistics: tuple[Any, Any] = backend.seen_statistics(total, mean, m2)
+    return statistics
+
+
+def moved_where_seen(
+    old: Any, total: Any, mean: Any, variance: Any, correction: Any, weight: float
+) -> tuple[Any, Any]:
+    """Return what becomes of `old`, as a running mean and as a running variance.
+
+    Parameters
+    ----------
+    old : array
+        With one axis.
+    total : array
+        The sum of the weights of each channel.
+    mean, variance : array
+        As `seen_statistics` returns them.
+    correction : array
+        What is subtracted from `total` for the running variance.
+    weight : float
+        The weight of the new statistics.
+    """
+    backend: Any
+    backend, old = backend_for(counted(old), "running_var")
+    running = old.copy(), old.copy()
+    backend.move_where_seen(running, total, mean, variance, correction, weight)
+    return running
+
+
 SPEC = NormSpec(
     batch_norm,
     batch_norm_forward,

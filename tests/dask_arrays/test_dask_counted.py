@@ -243,6 +243,15 @@ def test_no_block_is_read_more_often_than_by_the_plain_norm(name, keywords):
     assert reads[1] <= reads[0]
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_mask_alone_may_be_lazy(name):
+    case = Case(name, 4)
+    norm, where = getattr(numnorm, name), case.rng.random((4, 1)) < 0.7
+    found = norm(case.x, where=case.lazy(where), **case.options)
+    assert isinstance(found, da.Array)
+    near(found, norm(case.x, where=where, **case.options))
+
+
 def test_labels_alone_may_be_lazy():
     x, labels = np.arange(72.0).reshape(SHAPE), np.array(list("abbaba"))
     found = numnorm.batch_norm(x, labels=da.from_array(labels, chunks=4))
