@@ -35,13 +35,14 @@ from numnorm._dask.split_rows import RowNorm
 from numnorm.arguments import check_flag, check_shape, result_dtype
 from numnorm.array_likes import is_on_device
 from numnorm.backends.contract.norms import ChannelSums
-from numnorm.backends.weighted import move_where_seen, seen_statistics
 from numnorm.norms.batch import (
     bessel_correction,
     given_statistics,
     moved_statistic,
+    moved_where_seen,
     new_batch_weight,
     part_gradient,
+    seen_statistics,
 )
 from numnorm.norms.labels import check_no_running, stored_rows
 from numnorm.norms.moments import GroupMoments, Moments
@@ -265,8 +266,7 @@ def _moved_where_seen(old: Any, total: Any, *, member: int, correction: int, wei
     count, mean, variance = (np.reshape(array, -1) for array in (count, *statistics))
     with np.errstate(all="ignore"):
         corrections = np.ldexp(float(correction), -np.reshape(exponent, -1))
-    running = old.reshape(-1).copy(), old.reshape(-1).copy()
-    move_where_seen(running, count, mean, variance, corrections, weight)
+    running = moved_where_seen(old.reshape(-1), count, mean, variance, corrections, weight)
     return running[member].reshape(old.shape)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numnorm
 from numnorm._dask import rows
 from numnorm._dask.blocks import each_block, each_object, in_order
+from numnorm._dask.keywords import elements_of
 from numnorm._dask.parameters import (
     along,
     as_divided,
@@ -51,7 +52,8 @@ def _forward(
     momentum = [arguments.pop(name) for name in ("momentum", "batches", "convention")]
     unbiased = arguments.pop("unbiased")
     running = given_statistics(mean, variance, check_flag("training", training))
-    x = made_lazy({n: arguments[n] for n in ("x", *spec.parameters)}, arguments["out"])["x"]
+    given = {name: arguments[name] for name in ("x", *spec.parameters)}
+    x = made_lazy({**given, **elements_of(counting)}, arguments["out"])["x"]
     layout = instance_layout(x.shape, channel_axis)
     weight = new_batch_weight(*momentum)
     unbiased = momentum[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
@@ -83,7 +85,7 @@ def _backward(
 ) -> Any:
     arguments = dict(arguments)
     arrays = {name: arguments[name] for name in spec.arrays_of(function)}
-    x = made_lazy(arrays, arguments["out"])["x"]
+    x = made_lazy({**arrays, **elements_of(counting)}, arguments["out"])["x"]
     instance_layout(x.shape, arguments["channel_axis"])
     if not check_flag("training", arguments.pop("training")):
         given = {**arguments, **_of_samples(x, counting)}

@@ -50,6 +50,7 @@ def call(
     layout = row_call.layout
     for name in spec.constants:
         check_shape(name, arrays[name].shape, layout.parameter_shape, layout.parameter_meaning)
+    chunks = arrays["x"].chunks
     shared = spec.counts(options[spec.axis], arrays["x"].ndim)
     if spec.family == "groups":
         axis = options["channel_axis"]
@@ -68,7 +69,7 @@ def call(
     keywords = keywords_of(arrays["x"], elements, counting, shared.own, scaled=scaled)
     taken = function, arrays, row_call.layout, rows, options, norm, keywords
     results = backward(*taken, spec.saved) if spec.is_backward(function) else forward(*taken)
-    return _in_chunks(results, x.chunks) if norm is _WHOLE else results
+    return _in_chunks(results, chunks) if norm is _WHOLE or counting else results
 
 
 def _in_chunks(results: Any, chunks: Any) -> Any:

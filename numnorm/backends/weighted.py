@@ -16,49 +16,6 @@ _ROUNDED_UP = 1.0 + 1e-9
 _LEAST = 5e-324
 
 
-def seen_statistics(total: Any, mean: Any, m2: Any) -> tuple[Any, Any]:
-    """Return the mean and the variance of channels, NaN where the sum of the weights is 0."""
-    seen = total > 0.0
-    with np.errstate(all="ignore"):
-        variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
-    variance = np.where((m2 > 0.0) & (variance == 0.0), _LEAST, variance)
-    return np.where(seen, mean, np.nan), variance
-
-
-def move_where_seen(
-    running: tuple[Any, Any],
-    total: Any,
-    mean: Any,
-    variance: Any,
-    correction: Any,
-    momentum: float,
-) -> None:
-    """Move running means of channels that have weight, and variances that can be corrected.
-
-    Parameters
-    ----------
-    running : tuple of array
-        Mean and variance, updated in place.
-    total : array
-        The sums of the weights.
-    mean, variance : array
-        As `seen_statistics` returns them.
-    correction : float or array
-        What is subtracted from `total` for the running variance.
-    momentum : float
-        The weight of the new statistics.
-    """
-    seen, corrected = total > 0.0, total > correction * _ROUNDED_UP
-    with np.errstate(all="ignore"):
-        unbiased = variance * (total / np.where(corrected, total - correction, 1.0))
-    new = np.where(seen, mean, 0.0), np.where(corrected, unbiased, 0.0)
-    moved = np.array(running[0], np.float64), np.array(running[1], np.float64)
-    cpu.update_running(moved, *new, 1.0, momentum)
-    for array, values, moves in zip(running, moved, (seen, corrected), strict=True):
-        with np.errstate(all="ignore"):  # a variance may leave the range of float32
-            np.copyto(array, values, where=moves, casting="same_kind")
-
-
 class WeightedBackend:
     """The functions of the CPU backend, with statistics of what a weighting keeps."""
 
@@ -92,7 +49,7 @@ class WeightedBackend:
             return empty
         total, mean, m2, _ = cpu.weighted_moments(self.weighting, x, layout)
         self._total = total
-        mean, variance = seen_statistics(total, mean, m2)
+        mean, variance = self.seen_statistics(total, mean, m2)
         return 1, mean, variance, 1.0
 
     def update_running(
@@ -102,7 +59,50 @@ class WeightedBackend:
 
         The correction of the variance is ``1 - divisor``.
         """
-        move_where_seen(running, self._total, mean, variance, 1.0 - divisor, momentum)
+        self.move_where_seen(running, self._total, mean, variance, 1.0 - divisor, momentum)
+
+    @staticmethod
+    def seen_statistics(total: Any, mean: Any, m2: Any) -> tuple[Any, Any]:
+        """Return the mean and the variance of channels, NaN where the sum of the weights is 0."""
+        seen = total > 0.0
+        with np.errstate(all="ignore"):
+            variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
+        variance = np.where((m2 > 0.0) & (variance == 0.0), _LEAST, variance)
+        return np.where(seen, mean, np.nan), variance
+
+    @staticmethod
+    def move_where_seen(
+        running: tuple[Any, Any],
+        total: Any,
+        mean: Any,
+        variance: Any,
+        correction: Any,
+        momentum: float,
+    ) -> None:
+        """Move running means of channels that have weight, and variances that can be corrected.
+
+        Parameters
+        ----------
+        running : tuple of array
+            Mean and variance, updated in place.
+        total : array
+            The sums of the weights.
+        mean, variance : array
+            As `seen_statistics` returns them.
+        correction : float or array
+            What is subtracted from `total` for the running variance.
+        momentum : float
+            The weight of the new statistics.
+        """
+        seen, corrected = total > 0.0, total > correction * _ROUNDED_UP
+        with np.errstate(all="ignore"):
+            unbiased = variance * (total / np.where(corrected, total - correction, 1.0))
+        new = np.where(seen, mean, 0.0), np.where(corrected, unbiased, 0.0)
+        moved = np.array(running[0], np.float64), np.array(running[1], np.float64)
+        cpu.update_running(moved, *new, 1.0, momentum)
+        for array, values, moves in zip(running, moved, (seen, corrected), strict=True):
+            with np.errstate(all="ignore"):  # a variance may leave the range of float32
+                np.copyto(array, values, where=moves, casting="same_kind")
 
     def column_forward(self, *arguments: Any) -> tuple[Any, Any]:
         """Return what `ColumnBackend.column_forward` returns."""

@@ -118,7 +118,7 @@ def batch_norm(
     labels : array_like, optional
         A label for each sample, of shape ``(N,)``: a speaker, a session. Samples are normalized by
         the statistics of their label, `mean` and `rstd` have a first axis of labels in sorted
-        order, and there are no running statistics.
+        order, and there are no running statistics. Lazy labels are computed by the call.
     statistics : GroupMoments, optional
         With `labels`: statistics of labels as `batch_moments` returned them, in the place of those
         of x. A label that is not there is an error. The backward pass has ``training=False``.
@@ -494,7 +494,8 @@ def batch_moments(
     nan_policy : {"propagate", "omit", "raise"}
         What to do with NaN: make its channel NaN, leave it out as `where` does, or raise an error.
     labels : array_like, optional
-        A label for each sample, of shape ``(N,)``, which has moments of its own.
+        A label for each sample, of shape ``(N,)``, which has moments of its own. Lazy labels are
+        computed by the call.
 
     Returns
     -------
@@ -676,6 +677,39 @@ def moved_statistic(old: Any, new: Any, divisor: int, weight: float) -> Any:
     running = old.copy(), old.copy()
     backend.update_running(running, new, new, divisor, weight)
     return running[1]
+
+
+def seen_statistics(total: Any, mean: Any, m2: Any) -> tuple[Any, Any]:
+    """Return the mean and the variance of channels, NaN where the sum of the weights is 0."""
+    backend: Any
+    backend, mean = backend_for(counted(mean), "mean")
+    statistics: tuple[Any, Any] = backend.seen_statistics(total, mean, m2)
+    return statistics
+
+
+def moved_where_seen(
+    old: Any, total: Any, mean: Any, variance: Any, correction: Any, weight: float
+) -> tuple[Any, Any]:
+    """Return what becomes of `old`, as a running mean and as a running variance.
+
+    Parameters
+    ----------
+    old : array
+        With one axis.
+    total : array
+        The sum of the weights of each channel.
+    mean, variance : array
+        As `seen_statistics` returns them.
+    correction : array
+        What is subtracted from `total` for the running variance.
+    weight : float
+        The weight of the new statistics.
+    """
+    backend: Any
+    backend, old = backend_for(counted(old), "running_var")
+    running = old.copy(), old.copy()
+    backend.move_where_seen(running, total, mean, variance, correction, weight)
+    return running
 
 
 SPEC = NormSpec(

@@ -285,10 +285,10 @@ def _placed(part: GroupMoments, labels: Any) -> Moments:
     if "dask" in modules and any_lazy(*part.moments):
         moments: Moments = lazy_twin("placed")(part.moments, *rows_of(part.labels, labels))
         return moments
-    fields = []
-    for field in part.moments:
-        array = as_plain_array("moments", field)
-        whole = np.zeros((len(labels), *array.shape[1:]))
-        whole[np.searchsorted(labels, part.labels)] = array
-        fields.append(whole)
-    return Moments(*fields)
+    fields = {}
+    for name, field in part.moments._asdict().items():
+        if field is not None:
+            array = as_plain_array("moments", field)
+            fields[name] = np.zeros((len(labels), *array.shape[1:]))
+            fields[name][np.searchsorted(labels, part.labels)] = array
+    return Moments(**fields)

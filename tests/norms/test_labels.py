@@ -289,3 +289,23 @@ def test_an_error_in_the_last_label_leaves_out_as_it_is(options):
     with pytest.raises(ValueError, match="must"):
         numnorm.batch_norm(x, labels=["a", "a", "b", "b"], out=out, **options)
     assert (out == 7.0).all()
+
+
+def test_weights_of_the_last_axis_are_none_of_samples():
+    """Also where a label has as many samples as that axis has elements."""
+    x, weights = np.arange(24.0).reshape(2, 4, 3) ** 2, np.array([1.0, 2.0, 4.0])
+    labels = ["a", "b", "b", "b"]
+    wide = np.broadcast_to(weights, x.shape)
+    for function in (numnorm.batch_norm, lambda *a, **k: numnorm.batch_moments(*a, **k).moments):
+        found, expected = (
+            function(x, labels=labels, weights=w, channel_axis=0) for w in (weights, wide)
+        )
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_moments_without_what_their_mean_lost():
+    moments = numnorm.batch_moments(X, labels=NAMES)
+    short = moments._replace(moments=moments.moments._replace(mean_lo=None))
+    found = numnorm.batch_norm(X, labels=NAMES, statistics=short)
+    np.testing.assert_array_equal(found, numnorm.batch_norm(X, labels=NAMES, statistics=moments))
+    np.testing.assert_array_equal(short.merge(short).moments.mean, moments.moments.mean)
