@@ -313,6 +313,9 @@ def jax():
     module.numpy = SimpleNamespace(
         transpose=transpose, empty=empty, full=full, matmul=matmul,
         concatenate=lambda arrays: Array(joined(arrays), arrays[0].number),
+        broadcast_to=lambda array, shape: Array(
+            registered(np.broadcast_to(array.host, shape).copy()), array.number
+        ),
     )  # fmt: skip
     module.take = lambda host, number=0: Array(registered(host), number)
     return {"jax": module}
