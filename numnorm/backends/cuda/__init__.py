@@ -5,6 +5,7 @@ from typing import Any
 
 _HOMES = {
     "arrays.device_array": ("as_float_array",),
+    "arrays.label_parts": ("DeviceLabelParts",),
     "recurrent.lstm_batch_norm": ("batch_cell_backward", "batch_cell_forward"),
     "recurrent.cells": ("cell_backward", "cell_forward", "cell_weights", "prepared_step"),
     "recurrent.stacking": (
@@ -52,6 +53,7 @@ _HOMES = {
     ),
     "weighted.arrays": ("as_mask_of", "as_weights_of"),
     "weighted.backend": ("with_weighting",),
+    "weighted.columns": ("counted_deviation", "counted_variance", "merged_counted"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -27,6 +27,7 @@ from numnorm.backends.cuda.statistics.stored import (
     in_float64,
     new_statistic,
     reciprocal_deviation,
+    root,
     zero_statistic,
 )
 from numnorm.backends.cuda.threads.row_columns import Weights
@@ -39,6 +40,7 @@ from numnorm.backends.cuda.weighted.column_kernels import (
     Flows,
     MomentArrays,
     make_column_sums,
+    make_counted_variance,
     make_first_values,
     make_merged_counted,
     make_moments,
@@ -65,6 +67,7 @@ _column_sums = functools.cache(make_column_sums)
 _moments = functools.cache(make_moments)
 _variance = functools.cache(make_variance)
 _update_counted = functools.cache(make_update_counted)
+_counted_variance = functools.cache(make_counted_variance)
 _merged_counted = functools.cache(make_merged_counted)
 _outputs = functools.cache(make_weighted_outputs)
 _slopes = functools.cache(make_weighted_slopes)
@@ -233,6 +236,28 @@ def _counted(name: str, moments: GivenMoments | Counted, x: DeviceArray, channel
             given = in_float64(given_statistic(f"{name}.{field}", given, x, channels))
         fields.append(given)
     return Counted(*fields)
+
+
+def counted_variance(m2: DeviceArray, count: Any, ddof: int) -> Any:
+    """Return the caller's m2 divided by count - ddof, NaN where that is not greater than 0."""
+    with on_device_of(m2):
+        return handed_out(_divided(m2, count, ddof))
+
+
+def counted_deviation(m2: DeviceArray, count: Any, ddof: int) -> Any:
+    """Return the root of the same."""
+    with on_device_of(m2):
+        return handed_out(root(_divided(m2, count, ddof)))
+
+
+def _divided(m2: DeviceArray, count: Any, ddof: int) -> Statistic:
+    (channels,) = m2.shape
+    given = m2.array
+    counted = _counted("moments", (count, given, given, None), m2, channels)
+    variance = new_statistic("variance", m2, channels)
+    arrays = counted.m2.array, counted.total.array, variance.array
+    _launch_each(_counted_variance(), m2, channels, arrays, (float(ddof),))
+    return variance
 
 
 # Norms
