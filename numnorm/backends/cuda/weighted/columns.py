@@ -317,7 +317,7 @@ def weighted_column_backward(
         output = output_like(x, None, out, inputs)
         table = float64_memory(x, source.sizes.parts * SUMS * channels)
         kernel = _column_sums(source.types, source.shape, gradient=True)
-        given = source.array, grad.array, source.selection, centre.array, table
+        given: Any = source.array, grad.array, source.selection, centre.array, table
         source.launch(kernel, given)
         coefficients = Coefficients(centre.array, float64_memory(x, 3 * channels))
         dgamma = x.lib.empty(x.array, (channels,), gradient.name)
@@ -326,8 +326,8 @@ def weighted_column_backward(
         fold = _slopes(_element(gain), gradient, fold_shape(channels))
         arrays = table, coefficients, scale.array, parameters, dgamma, dbeta
         source.launch_fold(fold, arrays, (flows,))
-        arrays = grad.array, source.array, source.selection, coefficients, output.target
-        source.launch(_dx(source.types, source.shape), arrays)
+        given = grad.array, source.array, source.selection, coefficients, output.target
+        source.launch(_dx(source.types, source.shape), given)
         return result(output, x, None), dgamma, dbeta
 
 
