@@ -20,6 +20,7 @@ _HOMES = {
     ),
     "columns.columns": ("column_backward", "column_forward"),
     "columns.moments": (
+        "averaged_moments",
         "column_moments",
         "deviation",
         "merged_moments",

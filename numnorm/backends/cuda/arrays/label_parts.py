@@ -1,7 +1,6 @@
 """The samples of each label of a device array, with the array library's own functions."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,41 +13,11 @@ from numnorm.backends.cuda.arrays.device_array import (
     as_float_array,
     output_like,
 )
-from numnorm.backends.cuda.arrays.launch import launch, on_device_of
-from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
-from numnorm.backends.cuda.compiler.target import (
-    Kernel,
-    constant,
-    cuda,
-    make_load_one,
-    make_store_one,
-)
+from numnorm.backends.cuda.arrays.launch import on_device_of
+from numnorm.backends.cuda.arrays.row_totals import write_row_totals
 
-_THREADS = 128
 # Arguments that are as long as x along the axis of samples, or broadcast there.
 _BY_SAMPLE = ("x", "dy", "where", "weights")
-
-
-def make_row_totals(of: ElementType) -> Kernel:
-    """Return the kernel of the sums over the rows of a matrix, each rounded once.
-
-    It takes the addresses of the matrix and of the sums, and the numbers of rows and columns.
-    """
-    load, store = make_load_one(of), make_store_one(of)
-    wide, rounded, zero = FLOAT64.compute_type, of.compute_type, constant(FLOAT64, 0.0)
-
-    def kernel(matrix, sums, rows, columns):
-        column = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
-        if column < columns:
-            total = zero
-            for row in range(rows):
-                total += wide(load(matrix, row * columns + column))
-            store(sums, column, rounded(total))
-
-    return Kernel(kernel, ("address",) * 2 + ("index",) * 2, _THREADS)
-
-
-_row_totals = functools.cache(make_row_totals)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,15 +107,14 @@ class DeviceLabelParts:
         if is_on_device(array):
             return array
         name = self.x.lib.statistic_name("float64")
-        return self.x.lib.from_host(self.x.array, np.array(array, name, order="C"))
+        with on_device_of(self.x):
+            return self.x.lib.from_host(self.x.array, np.array(array, name, order="C"))
 
     def total(self, parts: list[Any]) -> Any:
         """Return the sum of a gradient over the labels."""
         matrix = self.stacked(parts)
         element, (columns,) = as_float_array("gamma", matrix).element, parts[0].shape
         with on_device_of(self.x):
-            sums, kernel = self.x.lib.empty(matrix, (columns,), element.name), _row_totals(element)
-            if columns:
-                blocks = -(-columns // kernel.threads)
-                launch(kernel, blocks, self.x, (matrix, sums), (len(parts), columns))
+            sums = self.x.lib.empty(matrix, (columns,), element.name)
+            write_row_totals(self.x, element, matrix, sums, len(parts), columns)
         return sums

@@ -1,12 +1,14 @@
 """The moments of the channels of a device array: of an array, of chunks, and merged from two."""
 
+import dataclasses
 import functools
 import operator
 from typing import Any
 
 from numnorm.backends.contract.backend import GivenMoments
-from numnorm.backends.cuda.arrays.device_array import DeviceArray
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, in_order
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
+from numnorm.backends.cuda.arrays.row_totals import write_row_totals
 from numnorm.backends.cuda.columns.column_shape import (
     IN_ORDER,
     ColumnPlan,
@@ -31,7 +33,7 @@ from numnorm.backends.cuda.statistics.stored import (
     root,
     zero_statistic,
 )
-from numnorm.layouts import ColumnLayout
+from numnorm.layouts import ColumnLayout, RowLayout, column_layout
 
 _across = functools.cache(make_moments_across)
 _along = functools.cache(make_moments_along)
@@ -51,6 +53,21 @@ def column_moments(x: DeviceArray, layout: ColumnLayout) -> tuple[int, Statistic
         plan = plan_of(x, layout, source)
         fold = fold_shape(layout.channels)
         return *_launched(x, layout, source, plan, fold, None)[:3], 1.0
+
+
+def averaged_moments(x: DeviceArray, layout: RowLayout) -> tuple[Statistic, Statistic]:
+    """Return the mean and m2 of each channel, averaged over the samples; x has its rows."""
+    channels = layout.parameter_shape[0]
+    samples = layout.rows // channels
+    with on_device_of(x):
+        rows = dataclasses.replace(x, array=in_order(x, layout.order))
+        _, mean, m2, _ = column_moments(rows, column_layout((1, layout.rows, layout.width), 1))
+        averages = []
+        for each in (mean, m2):
+            total = new_statistic(each.name, x, channels)
+            write_row_totals(x, FLOAT64, each.array, total.array, samples, channels)
+            averages.append(total / samples)
+        return averages[0], averages[1]
 
 
 def streamed_moments(
