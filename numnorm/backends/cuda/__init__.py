@@ -18,6 +18,7 @@ _HOMES = {
         "split",
         "to_time_major",
     ),
+    "columns.channel_axes": ("DeviceChannelAxes",),
     "columns.columns": ("column_backward", "column_forward"),
     "columns.moments": (
         "averaged_moments",

@@ -1,6 +1,7 @@
 """The samples of each label of a device array, with the array library's own functions."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -113,8 +114,8 @@ class DeviceLabelParts:
     def total(self, parts: list[Any]) -> Any:
         """Return the sum of a gradient over the labels."""
         matrix = self.stacked(parts)
-        element, (columns,) = as_float_array("gamma", matrix).element, parts[0].shape
+        element, shape = as_float_array("gamma", matrix).element, tuple(parts[0].shape)
         with on_device_of(self.x):
-            sums = self.x.lib.empty(matrix, (columns,), element.name)
-            write_row_totals(self.x, element, matrix, sums, len(parts), columns)
+            sums = self.x.lib.empty(matrix, shape, element.name)
+            write_row_totals(self.x, element, matrix, sums, len(parts), math.prod(shape))
         return sums
