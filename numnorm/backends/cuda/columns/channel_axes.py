@@ -63,7 +63,8 @@ class DeviceChannelAxes:
 
     def folded_weighting(self, weighting: Weighting) -> Weighting:
         """Return a weighting of x for the x with one axis of channels."""
-        shape, values = self.whole.shape, []
+        shape = self.whole.shape
+        values: list[Any] = []
         for value in weighting[:2]:
             if value is None:
                 values.append(None)
