@@ -24,9 +24,21 @@ from numnorm.backends.contract.weighting import WeightedInput
 from numnorm.layouts import MovingLayout, RowLayout, moving_layout, normalized_axes, row_layout
 
 
-def channel_axes(x: Any, channel_axis: Any) -> "ChannelAxes | None":
-    """Return the channel axes of x if they are given as a sequence."""
-    return ChannelAxes(x, channel_axis) if isinstance(channel_axis, tuple | list) else None
+def channel_axes(x: Any, channel_axis: Any) -> Any:
+    """Return `ChannelAxes` of x if they are given as a sequence; on a device an object like it."""
+    if not isinstance(channel_axis, tuple | list):
+        return None
+    given = x.x if isinstance(x, WeightedInput) else x
+    if type(given) is np.ndarray or not is_on_device(given):
+        return ChannelAxes(x, channel_axis)
+    backend: Any
+    backend, array = backend_for(given, "x")
+    axes = normalized_axes(channel_axis, len(array.shape), "channel_axis")
+    order, shape = _neighbours(axes, len(array.shape))[0], tuple(array.shape[a] for a in axes)
+    on_device = backend.DeviceChannelAxes(array, order, *merged_shape(array.shape, axes), shape)
+    if isinstance(x, WeightedInput):
+        on_device.x = WeightedInput(on_device.x, on_device.folded_weighting(x.weighting))
+    return on_device
 
 
 def merged_shape(shape: Shape, channel_axis: Any) -> tuple[Shape, int]:
@@ -63,8 +75,6 @@ class ChannelAxes:
     """
 
     def __init__(self, x: Any, channel_axis: Any) -> None:
-        if is_on_device(x):
-            raise TypeError("channel_axis must be one int for arrays on a device: reshape them")
         self.backend: Any
         self.backend, array = backend_for(x, "x")
         self._result = results_like(x) or _same

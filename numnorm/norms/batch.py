@@ -21,7 +21,7 @@ from numnorm.arguments import (
     check_number,
     result_dtype,
 )
-from numnorm.array_likes import any_lazy, as_plain_array, lazily
+from numnorm.array_likes import any_lazy, lazily
 from numnorm.array_types import Array, ArrayLike, Convention, Input, NanPolicy, Number
 from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.backend import BlockMoments, ColumnBackend
@@ -84,7 +84,7 @@ def batch_norm(
         against it: ``(N, C, 1)`` is a gain for each sample and channel. Default: 1 and 0.
     channel_axis : int or tuple of int, default 1
         The axis of the channels. With several axes, each combination of their indices is a
-        channel, and ``(C,)`` below is the shape of these axes; on a device there may be only one.
+        channel, and ``(C,)`` below is the shape of these axes.
     running_mean, running_var : array, optional
         Of shape ``(C,)``, both or neither. In training they are updated in place; in inference
         they are required and only read. A lazy call updates arrays of Dask, by assignment.
@@ -483,7 +483,7 @@ def batch_moments(
         moments with an int and lazy arrays.
     channel_axis : int or tuple of int, default 1
         The axis of the channels; the statistics are taken over all other axes. With several axes,
-        the moments have the shape of these axes; on a device there may be only one.
+        the moments have the shape of these axes.
     after : Moments or GroupMoments, optional
         The moments of the previous chunks, to be merged in; on the device of x.
     where : array_like of bool, or of 0 and 1, optional
@@ -537,7 +537,7 @@ def batch_moments(
     if axes is not None:
         if after is not None:
             check_moments("after", after, axes.shape, "the channels of x")
-            after = _of_each(after, lambda name, a: as_plain_array(name, a).reshape(-1))
+            after = _of_each(after, axes.flat)
         moments = batch_moments(axes.x, channel_axis=axes.axis, after=after)
         return _of_each(moments, lambda _, array: axes.unflat(array))
     if after is not None and isinstance(after, Moments) and has_counts(after):

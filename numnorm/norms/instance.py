@@ -216,21 +216,24 @@ def _normalized(
     if not training:
         y, rstd = backend.column_forward(x, *given, 1.0, scaling.eps, gamma, beta, channels, out)
         return Normalized(y, backend.saved(given[0], x), backend.saved(rstd, x))
-    if not isinstance(x, np.ndarray):
-        raise NotImplementedError("running statistics of instance_norm are not updated on a device")
     correction = bessel_correction(unbiased, layout.width, given)
+    averages = None
+    if layout.rows * layout.width:  # before a result is written over x
+        averages = _averages(backend, x, channel_axis, layout)
     normalized = Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True))
-    if x.size:
-        mean, variance = _averages(x, channel_axis)
-        # A power of two keeps the sum of squares in the range in which the variance is.
-        unit = 2.0 ** -layout.width.bit_length()
-        divisor = (layout.width - correction) * unit
-        backend.update_running(given, mean, variance * (layout.width * unit), divisor, weight)
+    if averages is not None:
+        mean, m2, unit = averages
+        backend.update_running(given, mean, m2, (layout.width - correction) * unit, weight)
     return normalized
 
 
-def _averages(x: Any, channel_axis: int) -> tuple[Any, Any]:
-    """Return the mean and the variance of each channel, averaged over the samples."""
+def _averages(backend: Any, x: Any, channel_axis: int, layout: RowLayout) -> tuple[Any, Any, float]:
+    """Return the mean and m2 * unit of each channel, averaged over the samples, and the unit.
+
+    It is a power of two that keeps the sum of squares in the range in which the variance is.
+    """
+    if not isinstance(x, np.ndarray):
+        return *backend.averaged_moments(x, layout), 1.0
     moved = np.moveaxis(x, channel_axis, 1)
     each = np.asarray(moved, np.float64).reshape(*moved.shape[:2], -1)
     with np.errstate(all="ignore"):
@@ -240,7 +243,8 @@ def _averages(x: Any, channel_axis: int) -> tuple[Any, Any]:
             mean, variance = small.mean(axis=2).mean(axis=0), small.var(axis=2).mean(axis=0)
             again = np.array([np.ldexp(mean, _FAR), np.ldexp(variance, 2 * _FAR)])
             found = np.where(np.isfinite(found), found, again)
-        return found[0], found[1]
+    unit: float = 2.0 ** -layout.width.bit_length()
+    return found[0], found[1] * (layout.width * unit), unit
 
 
 def instance_norm_backward(

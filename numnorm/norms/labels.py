@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from numnorm.array_likes import (
     as_plain_array,
     changes_other_elements,
     check_out,
+    is_on_device,
     results_like,
     statistics_like,
     writable_view,
@@ -51,6 +52,14 @@ class _Parts(NamedTuple):
             return array
         return array.take(samples, axis)
 
+    def own(self, name: str, value: Any) -> Any:
+        """Return an argument as an array of NumPy."""
+        return as_plain_array(name, value)
+
+    def place(self, x: Any) -> Any:
+        """Return where a function may write the result of a part x."""
+        return x
+
     def output(self, out: Any, arguments: dict[str, Any]) -> Any:
         """Return where to write results: in `out`, unless that would change later arguments."""
         if out is None:
@@ -80,19 +89,30 @@ class _Parts(NamedTuple):
             total = np.sum(parts, axis=0, dtype=np.float64).astype(parts[0].dtype)
         return self.like(total)
 
-    def like(self, array: Any, *, statistic: bool = False) -> Any:
+    def stacked(self, arrays: Sequence[Any]) -> Any:
+        """Return statistics of each label in one array."""
+        array = np.stack(arrays)
+        return array if self.result is None else statistics_like(self.result)(array)
+
+    def on_device(self, array: Any) -> Any:
+        """Return a statistic where x is."""
+        return array
+
+    def like(self, array: Any) -> Any:
         """Return an array in the library of x."""
-        if self.result is None:
-            return array
-        return statistics_like(self.result)(array) if statistic else self.result(array)
+        return array if self.result is None else self.result(array)
 
 
-def _parts(arguments: dict[str, Any]) -> _Parts:
-    x = arguments["x"]
-    result, (_, x) = results_like(x), backend_for(x, "x")
+def _parts(arguments: dict[str, Any]) -> Any:
+    """Return the samples of each label: `_Parts`, or on a device an object like it."""
+    given = arguments["x"]
+    backend: Any
+    backend, x = backend_for(given, "x")
     labels = checked_labels(arguments.pop("labels"))
     axis = axis_of_samples(labels.shape, x.shape, arguments["channel_axis"])
-    return _Parts(result, x, axis, *members_of(labels))
+    if type(given) is not np.ndarray and is_on_device(given):
+        return backend.DeviceLabelParts(x, axis, *members_of(labels))
+    return _Parts(results_like(given), x, axis, *members_of(labels))
 
 
 def members_of(labels: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -149,7 +169,7 @@ def checked_labels(labels: Any) -> Any:
     return np.array(array.tolist()) if is_simple else array
 
 
-def _split(arguments: dict[str, Any]) -> tuple[_Parts, dict[str, Any]]:
+def _split(arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the parts of x, and the arguments of a function as checked arrays."""
     arguments = {name: value for name, value in arguments.items() if name != "others"}
     keywords = (arguments.get(name) for name in ("where", "weights", "nan_policy", "fill"))
@@ -163,7 +183,7 @@ def _split(arguments: dict[str, Any]) -> tuple[_Parts, dict[str, Any]]:
     arguments["x"] = parts.x
     for name in ("dy", "mean", "rstd", "gamma", "beta"):
         if arguments.get(name) is not None:
-            arguments[name] = as_plain_array(name, arguments[name])
+            arguments[name] = parts.own(name, arguments[name])
     return parts, arguments
 
 
@@ -185,29 +205,41 @@ def normalized_by_label(
     of_labels = repeat({}) if stored is None else _of_labels(stored, split, arguments)
     whole, statistics = split.output(out, arguments), []
     for samples, own in split.parts(arguments):
-        part = function(**own | next(of_labels), out=own["x"])
+        part = function(**own | next(of_labels), out=split.place(own["x"]))
         split.write(whole, samples, part.y)
         statistics.append(part[1:])
         del own, part  # before the next part is taken
     y = split.result_in(whole, out)
-    stacked = map(np.stack, zip(*statistics, strict=True))
-    return Normalized(y, *(split.like(array, statistic=True) for array in stacked))
+    return Normalized(y, *map(split.stacked, zip(*statistics, strict=True)))
 
 
-def _of_labels(stored: Any, split: _Parts, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _of_labels(stored: Any, split: Any, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Return the arguments of batch norm by the stored statistics of each label."""
-    statistics = stored_statistics(stored, split.labels, split.x.shape, arguments["channel_axis"])
-    pairs = zip(*statistics, strict=True)
-    return ({"running_mean": m, "running_var": v, "training": False} for m, v in pairs)
+    shape = split.x.shape
+    axes = normalized_axes(arguments["channel_axis"], len(shape), "channel_axis")
+    rows = stored_rows(stored, split.labels, tuple(shape[axis] for axis in axes))
+    fields = _stored_fields(stored)
+    for row in rows.tolist():
+        own = Moments(**{name: field[row] for name, field in fields.items()})
+        mean, variance = split.on_device(own.mean), split.on_device(own.var())
+        yield {"running_mean": mean, "running_var": variance, "training": False}
 
 
 def stored_statistics(stored: Any, labels: Any, x: Shape, channel_axis: Any) -> tuple[Any, Any]:
     """Return the means and the variances of labels for an array of some shape."""
     axes = normalized_axes(channel_axis, len(x), "channel_axis")
     rows = stored_rows(stored, labels, tuple(x[axis] for axis in axes))
-    given = {name: field for name, field in stored.moments._asdict().items() if field is not None}
-    moments = Moments(**{n: as_plain_array("statistics", field) for n, field in given.items()})
+    moments = Moments(**_stored_fields(stored))
     return moments.mean[rows], moments.var()[rows]
+
+
+def _stored_fields(stored: GroupMoments) -> dict[str, Any]:
+    """Return the fields of stored statistics as arrays."""
+    given = {name: field for name, field in stored.moments._asdict().items() if field is not None}
+    return {
+        name: field if is_on_device(field) else as_plain_array("statistics", field)
+        for name, field in given.items()
+    }
 
 
 def stored_rows(stored: Any, labels: Any, channels: Shape) -> Any:
@@ -230,20 +262,25 @@ def gradients_by_label(
 ) -> Gradients[Any]:
     """Return what `batch_norm_backward`, the function, returns with labels."""
     split, arguments = _split(arguments)
-    check_shape("dy", arguments["dy"].shape, split.x.shape, "the shape of the input")
+    check_shape("dy", tuple(arguments["dy"].shape), split.x.shape, "the shape of the input")
     out, statistics = arguments.pop("out"), [arguments["mean"], arguments["rstd"]]
     for name, statistic in zip(("mean", "rstd"), statistics, strict=True):
         expected = (len(split.labels), *statistic.shape[1:])
-        check_shape(name, statistic.shape, expected, "one for each label and channel")
+        check_shape(name, tuple(statistic.shape), expected, "one for each label and channel")
     whole, sums = split.output(out, arguments), []
     for label, (samples, own) in enumerate(split.parts(arguments)):
         own["mean"], own["rstd"] = (statistic[label] for statistic in statistics)
-        part = function(**own, out=own["x"])
+        part = function(**own, out=split.place(own["x"]))
         split.write(whole, samples, part.dx)
         sums.append(part[1:])
         del own, part  # before the next part is taken
     dx = split.result_in(whole, out)
     return Gradients(dx, *(split.total(list(parts)) for parts in zip(*sums, strict=True)))
+
+
+def _of_each_channel(field: Any, mean: Any) -> Any:
+    """Return a field of moments with a number for each channel."""
+    return field if np.shape(field) else np.full(np.shape(mean), field, np.float64)
 
 
 def moments_by_label(function: Callable[..., Moments], arguments: dict[str, Any]) -> GroupMoments:
@@ -253,8 +290,8 @@ def moments_by_label(function: Callable[..., Moments], arguments: dict[str, Any]
     parts = [function(**own) for _, own in split.parts(arguments)]
     fields = []
     for field in Moments._fields:
-        values = [np.broadcast_to(getattr(p, field), np.shape(p.mean)) for p in parts]
-        fields.append(split.like(np.stack(values).astype(np.float64), statistic=True))
+        values = (_of_each_channel(getattr(part, field), part.mean) for part in parts)
+        fields.append(split.stacked(list(values)))
     now = GroupMoments(split.labels, Moments(*fields))
     if after is None:
         return now

@@ -72,12 +72,15 @@ class Moments(NamedTuple):
         others = check_moments("other", other, channels, "the channels")
         if "dask" in modules and any_lazy(*self, *other):
             return lazy_twin("merge")(self, other)
+        backend: Any
         backend, mean = backend_for(self.mean, "mean")
         if not (has_counts(self) or has_counts(other)) and (count == 0 or others == 0):
             backend_for(other.mean, "other.mean")
             if is_on_device(other.mean) is not is_on_device(self.mean):
                 raise TypeError("other.mean must be where mean is, got one on a device and one not")
             return other if count == 0 else self
+        if (has_counts(self) or has_counts(other)) and is_on_device(self.mean):
+            return Moments(*backend.merged_counted(mean, self, other))
         return Moments(count + others, *backend.merged_moments(mean, self, other))
 
     def var(self, ddof: Integer = 0) -> Any:
@@ -136,10 +139,15 @@ class Moments(NamedTuple):
 
     def _divided(self, method: str, ddof: Any) -> Any:
         """Return the variance of each channel, or its root."""
+        backend: Any
         ddof = check_integer("ddof", ddof, 0)
         count: Any = self.count
         if "dask" in modules and any_lazy(count):
             return lazy_twin("of_divisor")(method, self.m2, count, ddof)
+        if has_counts(self) and is_on_device(self.m2):
+            backend, m2 = backend_for(self.m2, "m2")
+            function = backend.counted_variance if method == "var" else backend.counted_deviation
+            return function(m2, count, ddof)
         if has_counts(self):
             count = as_plain_array("count", count)
             count = np.where(count > ddof, count, np.nan)
@@ -157,9 +165,9 @@ def has_counts(moments: Moments) -> bool:
     count = moments.count
     if type(count) is int:
         return False
-    if hasattr(count, "__dlpack__"):
+    if hasattr(count, "__dlpack__") and not is_on_device(count):
         count = as_plain_array("count", count)
-    return np.ndim(count) > 0
+    return len(np.shape(count)) > 0
 
 
 def check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> Any:
@@ -288,6 +296,11 @@ def _placed(part: GroupMoments, labels: Any) -> Moments:
     fields = {}
     for name, field in part.moments._asdict().items():
         if field is not None:
+            if is_on_device(field):
+                raise NotImplementedError(
+                    "merge of the moments of labels is not supported on a device: "
+                    "copy them to the host"
+                )
             array = as_plain_array("moments", field)
             fields[name] = np.zeros((len(labels), *array.shape[1:]))
             fields[name][np.searchsorted(labels, part.labels)] = array

@@ -89,6 +89,23 @@ def test_twice_the_same_bytes(library):
     assert runs[0] == runs[1]
 
 
+@pytest.mark.parametrize("shape", [(300, 333), (7, 5000)])
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm", "batch_norm"])
+def test_missing_values_and_weights(library, norm, shape):
+    rng = np.random.default_rng(3)
+    x, dy = draw(shape, np.float32), draw(shape, np.float32, 1)
+    x[rng.random(shape) < 0.1] = np.nan
+    options = {"where": rng.random(shape) < 0.8, "weights": rng.random(shape)}
+    options["nan_policy"] = "omit"
+    expected = getattr(numnorm, f"{norm}_forward")(x, **options)  # which has its own definition
+    found = getattr(numnorm, f"{norm}_forward")(library.take(x), **options)
+    wanted = getattr(numnorm, f"{norm}_backward")(dy, x, *expected[1:], **options)
+    arrays = library.take(dy), library.take(x), *found[1:]
+    got = getattr(numnorm, f"{norm}_backward")(*arrays, **options)
+    for mine, theirs in zip((*found, *got), (*expected, *wanted), strict=True):
+        np.testing.assert_allclose(library.give(mine), theirs, rtol=1e-4, atol=1e-4)
+
+
 def test_in_place(library, request):
     if request.node.callspec.params["library"] == "jax":
         pytest.skip("JAX has no arrays to write")

@@ -140,3 +140,12 @@ def test_module_of_pytorch(momentum, dtype):
     np.testing.assert_allclose(dx, x.grad, **gradient)
     np.testing.assert_allclose(dgamma, module.weight.grad, **gradient)
     np.testing.assert_allclose(dbeta, module.bias.grad, **gradient)
+
+
+def test_a_result_over_the_input_changes_no_statistics():
+    x = np.random.default_rng(8).normal(3, 2, (2, 3, 4))
+    expected, found = (np.zeros(3), np.ones(3)), (np.zeros(3), np.ones(3))
+    y = numnorm.instance_norm(x, running_mean=expected[0], running_var=expected[1])
+    assert numnorm.instance_norm(x, running_mean=found[0], running_var=found[1], out=x) is x
+    np.testing.assert_array_equal(x, y)
+    np.testing.assert_array_equal(found, expected)

@@ -7,6 +7,7 @@ from numnorm.backends.cuda.moving import OF_STREAMS, STREAMS
 
 _HOMES = {
     "arrays.device_array": ("as_float_array",),
+    "arrays.label_parts": ("DeviceLabelParts",),
     "recurrent.lstm_batch_norm": ("batch_cell_backward", "batch_cell_forward"),
     "recurrent.cells": ("cell_backward", "cell_forward", "cell_weights", "prepared_step"),
     "recurrent.stacking": (
@@ -19,8 +20,10 @@ _HOMES = {
         "split",
         "to_time_major",
     ),
+    "columns.channel_axes": ("DeviceChannelAxes",),
     "columns.columns": ("column_backward", "column_forward"),
     "columns.moments": (
+        "averaged_moments",
         "column_moments",
         "deviation",
         "merged_moments",
@@ -66,6 +69,7 @@ _HOMES = {
     ),
     "weighted.arrays": ("as_mask_of", "as_weights_of"),
     "weighted.backend": ("with_weighting",),
+    "weighted.columns": ("counted_deviation", "counted_variance", "merged_counted"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -452,3 +452,20 @@ def test_a_part_takes_the_sums_of_all_data(library, place):
         column_layout(part.shape, axis), Detached(), None, sums,
     )[0]  # fmt: skip
     assert_close(found.host, dx[:1], "float32", 128)
+
+
+@pytest.mark.parametrize(
+    "shape, channel_axis", [((2, 3, 4), 1), ((3, 4, 5), 2), ((4, 2, 2, 3), -1)]
+)
+def test_running_statistics_of_instance_norm(shape, channel_axis, library):
+    if library.called == "jax":
+        pytest.skip("JAX has no arrays to write")
+    x = np.random.default_rng(8).normal(1e3, 2, shape)
+    statistics = np.random.default_rng(9).random((2, shape[channel_axis]))
+    there = [library.take(one.copy()) for one in statistics]
+    given, options = library.take(x.copy()), {"channel_axis": channel_axis, "momentum": 0.3}
+    numnorm.instance_norm(given, running_mean=there[0], running_var=there[1], out=given, **options)
+    axes = tuple(axis for axis in range(1, x.ndim) if axis != channel_axis % x.ndim)
+    averages = x.mean(axis=axes).mean(axis=0), x.var(axis=axes, ddof=1).mean(axis=0)
+    for found, before, new in zip(there, statistics, averages, strict=True):
+        np.testing.assert_allclose(found.host, 0.7 * before + 0.3 * new, rtol=1e-12)

@@ -103,6 +103,9 @@ def cupy():
         def reshape(self, shape):
             return ndarray(viewed(self.host, shape), self.number)
 
+        def take(self, indices, axis):
+            return ndarray(registered(self.host.take(indices.host, axis)), self.number)
+
     def ascontiguousarray(array):
         if array.host.flags.c_contiguous:
             return array
@@ -224,6 +227,9 @@ def torch():
     def full(shape, value, *, dtype, device):
         return Tensor(filled(shape, value, dtype.name), device)
 
+    def index_select(array, axis, indices):
+        return Tensor(registered(array.host.take(indices.host, axis)), array.device)
+
     def mm(a, b, *, out):
         assert a.dtype is b.dtype is out.dtype
         np.matmul(a.host, b.host, out=out.host)
@@ -232,6 +238,7 @@ def torch():
         return SimpleNamespace(cuda_stream=STREAMS["torch"] + int(device.removeprefix("cuda:")))
 
     module.Tensor, module.empty, module.full, module.mm = Tensor, empty, full, mm
+    module.index_select = index_select
     module.as_tensor = lambda array, *, device: Tensor(registered(array.copy()), device)
     module.from_numpy = lambda array: Tensor(array, "cpu")
     module.cat = lambda arrays: Tensor(joined(arrays), arrays[0].device)
@@ -298,9 +305,6 @@ def jax():
         assert precision == "highest", "would be rounded to 10 bits"
         return Array(registered(a.host @ b.host), a.number)
 
-    def broadcast_to(array, shape):
-        return Array(registered(np.broadcast_to(array.host, shape).copy()), array.number)
-
     def dynamic_slice_in_dim(array, start, size):
         return Array(registered(array.host[start : start + size].copy()), array.number)
 
@@ -316,7 +320,12 @@ def jax():
     module.numpy = SimpleNamespace(
         transpose=transpose, empty=empty, full=full, matmul=matmul,
         concatenate=lambda arrays: Array(joined(arrays), arrays[0].number),
-        broadcast_to=broadcast_to,
+        take=lambda array, indices, axis: Array(
+            registered(array.host.take(indices.host, axis)), array.number
+        ),
+        broadcast_to=lambda array, shape: Array(
+            registered(np.broadcast_to(array.host, shape).copy()), array.number
+        ),
     )  # fmt: skip
     module.take = lambda host, number=0: Array(registered(host), number)
     return {"jax": module}

@@ -283,6 +283,8 @@ def weighted_column_kernels():
             yield f"weighted channels, backward, {what}", kernel
     yield "weighted channels, moments of all parts, float64", weighted.make_moments(fold)
     yield "weighted channels, variance, float64", weighted.make_variance()
+    kernel = weighted.make_counted_variance()
+    yield "weighted channels, variance by counts, float64", kernel
     yield "weighted channels, moments of two, float64", weighted.make_merged_counted()
 
 
@@ -449,6 +451,7 @@ def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=Fals
 
 def statistic_kernels():
     """Yield the kernels of stored statistics."""
+    from numnorm.backends.cuda.arrays.row_totals import make_row_totals
     from numnorm.backends.cuda.columns.column_shape import IN_ORDER, fold_shape
     from numnorm.backends.cuda.columns.moments_kernels import make_merged_moments
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
@@ -458,6 +461,8 @@ def statistic_kernels():
     yield "statistics reciprocal, float32 to float64", statistics.make_reciprocal(FLOAT32)
     yield "statistics converted, float64 to float32", statistics.make_converted(FLOAT64, FLOAT32)
     yield "statistics root, float64", statistics.make_root(FLOAT64)
+    yield "statistics of rows added up, float64", make_row_totals(FLOAT64)
+    yield "statistics of rows added up, float32", make_row_totals(FLOAT32)
     yield "statistics of two, float64", statistics.make_two_moments()
     yield "statistics merged in a tree, float64", make_merged_moments(fold_shape(64))
     yield "statistics merged in order, float64", make_merged_moments(IN_ORDER)

@@ -115,6 +115,10 @@ class ArrayLibrary:
         """Return a new array with the rows of all arrays; no array is empty."""
         raise NotImplementedError
 
+    def taken(self, array: Any, indices: Any, axis: int) -> Any:
+        """Return a new array of the entries along an axis that a NumPy array of indices names."""
+        raise NotImplementedError
+
     def matmul(self, a: Any, b: Any) -> Any:
         """Return the product of two matrices in their dtype, computed on the stream of a."""
         raise NotImplementedError
@@ -158,6 +162,9 @@ class _CuPy(ArrayLibrary):
 
     def concatenated(self, arrays: Sequence[Any]) -> Any:
         return self.module.concatenate(arrays)
+
+    def taken(self, array: Any, indices: Any, axis: int) -> Any:
+        return array.take(self.module.asarray(indices), axis)
 
     def matmul(self, a: Any, b: Any) -> Any:
         return self.module.matmul(a, b)
@@ -221,6 +228,9 @@ class _Torch(ArrayLibrary):
 
     def concatenated(self, arrays: Sequence[Any]) -> Any:
         return self.module.cat(arrays)
+
+    def taken(self, array: Any, indices: Any, axis: int) -> Any:
+        return self.module.index_select(array, axis, self.from_host(array, indices))
 
     def matmul(self, a: Any, b: Any) -> Any:
         result = self.empty(a, (a.shape[0], b.shape[1]), self.dtype_name(a))
@@ -291,6 +301,9 @@ class _Numba(ArrayLibrary):
     def concatenated(self, arrays: Sequence[Any]) -> Any:
         return self._by_cupy(lambda cupy, *operands: cupy.concatenate(operands), *arrays)
 
+    def taken(self, array: Any, indices: Any, axis: int) -> Any:
+        return self._by_cupy(lambda cupy, of: of.take(cupy.asarray(indices), axis), array)
+
     def matmul(self, a: Any, b: Any) -> Any:
         return self._by_cupy(lambda cupy, *operands: cupy.matmul(*operands), a, b)
 
@@ -303,7 +316,7 @@ class _Numba(ArrayLibrary):
             cupy = importlib.import_module("cupy")
         except ImportError as error:
             raise ImportError(
-                "products of matrices of Numba's device arrays need CuPy, as Numba has none: "
+                "products and parts of Numba's device arrays need CuPy, as Numba has none: "
                 "pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12"
             ) from error
         with _stream_of_cupy(cupy, arrays[0].stream):
@@ -375,6 +388,9 @@ class _Jax(ArrayLibrary):
 
     def concatenated(self, arrays: Sequence[Any]) -> Any:
         return self.module.numpy.concatenate(arrays)
+
+    def taken(self, array: Any, indices: Any, axis: int) -> Any:
+        return self.module.numpy.take(array, self.from_host(array, indices), axis)
 
     def matmul(self, a: Any, b: Any) -> Any:
         # The default precision rounds the factors to 10 bits.

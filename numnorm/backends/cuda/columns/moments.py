@@ -1,12 +1,17 @@
 """The moments of the channels of a device array: of an array, of chunks, and merged from two."""
 
+import dataclasses
 import functools
+import math
 import operator
+from collections.abc import Iterable
 from typing import Any
 
+from numnorm.array_likes import is_on_device
 from numnorm.backends.contract.backend import GivenMoments
-from numnorm.backends.cuda.arrays.device_array import DeviceArray
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, in_order
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
+from numnorm.backends.cuda.arrays.row_totals import write_row_totals
 from numnorm.backends.cuda.columns.column_shape import (
     IN_ORDER,
     ColumnPlan,
@@ -31,7 +36,7 @@ from numnorm.backends.cuda.statistics.stored import (
     root,
     zero_statistic,
 )
-from numnorm.layouts import ColumnLayout
+from numnorm.layouts import ColumnLayout, RowLayout, column_layout
 
 _across = functools.cache(make_moments_across)
 _along = functools.cache(make_moments_along)
@@ -51,6 +56,21 @@ def column_moments(x: DeviceArray, layout: ColumnLayout) -> tuple[int, Statistic
         plan = plan_of(x, layout, source)
         fold = fold_shape(layout.channels)
         return *_launched(x, layout, source, plan, fold, None)[:3], 1.0
+
+
+def averaged_moments(x: DeviceArray, layout: RowLayout) -> tuple[Statistic, Statistic]:
+    """Return the mean and m2 of each channel, averaged over the samples; x has its rows."""
+    channels = layout.parameter_shape[0]
+    samples = layout.rows // channels
+    with on_device_of(x):
+        rows = dataclasses.replace(x, array=in_order(x, layout.order))
+        _, mean, m2, _ = column_moments(rows, column_layout((1, layout.rows, layout.width), 1))
+        averages = []
+        for each in (mean, m2):
+            total = new_statistic(each.name, x, channels)
+            write_row_totals(x, FLOAT64, each.array, total.array, samples, channels)
+            averages.append(total / samples)
+        return averages[0], averages[1]
 
 
 def streamed_moments(
@@ -77,30 +97,51 @@ def merged_moments(
     mean: DeviceArray, moments: GivenMoments, other: GivenMoments
 ) -> tuple[Any, Any, Any]:
     """Return mean, m2 and mean_lo of two sets of values merged, in new arrays."""
-    (channels,) = mean.shape
+    channels = math.prod(mean.shape)
     with on_device_of(mean):
-        count, *ours = _given("moments", moments, mean, channels)
-        others, *theirs = _given("other", other, mean, channels)
+        count, *ours = _given("moments", flat_moments(mean, moments), mean, channels)
+        others, *theirs = _given("other", flat_moments(mean, other), mean, channels)
         merged = [new_statistic(name, mean, channels) for name in _FIELDS]
         kernel = _two_moments()
         arrays = [statistic.array for statistic in (*ours, *theirs, *merged)]
         if channels:
             blocks = -(-channels // kernel.threads)
             launch(kernel, blocks, mean, arrays, (channels, float(count), float(others)))
-        new_mean, m2, mean_lo = map(handed_out, merged)
+        new_mean, m2, mean_lo = (in_shape_of(mean, statistic) for statistic in merged)
         return new_mean, m2, mean_lo
+
+
+def flat_moments(x: DeviceArray, moments: Iterable[Any]) -> Any:
+    """Return moments with one axis of channels, those of x may have several."""
+    if len(x.shape) == 1:
+        return moments
+    count = math.prod(x.shape)
+    return tuple(
+        x.lib.reshaped(x.lib.contiguous(field), (count,)) if is_on_device(field) else field
+        for field in moments
+    )
+
+
+def in_shape_of(x: DeviceArray, statistic: Statistic) -> Any:
+    """Return a new array for the caller, of the shape of x."""
+    return x.lib.reshaped(handed_out(statistic), x.shape)
 
 
 def variance(m2: DeviceArray, divisor: int) -> Any:
     """Return m2 / divisor in a new array."""
     with on_device_of(m2):
-        return handed_out(given_statistic("m2", m2.array, m2, m2.shape[0]) / divisor)
+        return in_shape_of(m2, _given_m2(m2) / divisor)
 
 
 def deviation(m2: DeviceArray, divisor: int) -> Any:
     """Return sqrt(m2 / divisor) in a new array."""
     with on_device_of(m2):
-        return handed_out(root(given_statistic("m2", m2.array, m2, m2.shape[0]) / divisor))
+        return in_shape_of(m2, root(_given_m2(m2) / divisor))
+
+
+def _given_m2(m2: DeviceArray) -> Statistic:
+    (flat,) = flat_moments(m2, [m2.array])
+    return given_statistic("m2", flat, m2, math.prod(m2.shape))
 
 
 def _empty_moments(x: DeviceArray, layout: ColumnLayout) -> _Moments:

@@ -67,15 +67,16 @@ def _flat(values: Any, x: DeviceArray, order: Order, rows: int, width: int) -> t
         values = x.lib.from_host(x.array, _in_dtype_of(x, values))
     shape = x.lib.shape(values)
     shape = (1,) * (len(x.shape) - len(shape)) + shape
-    order = tuple(range(len(shape))) if order is None else order
-    moved, full = [shape[a] for a in order], [x.shape[a] for a in order]
+    axes = range(len(shape)) if order is None else order
+    moved, full = [shape[a] for a in axes], [x.shape[a] for a in axes]
     ahead = _leading(full, rows)
     is_one_row = ahead is not None and moved == [1] * ahead + full[ahead:]
     if is_one_row or moved == full:
         values = x.lib.reshaped(x.lib.contiguous(values), shape)
     else:
         values = x.lib.broadcast(values, x.shape)
-    return x.lib.contiguous(x.lib.permuted(values, order)), 0 if is_one_row else width
+    values = values if order is None else x.lib.permuted(values, order)
+    return x.lib.contiguous(values), 0 if is_one_row else width
 
 
 def _in_dtype_of(x: DeviceArray, values: Any) -> Any:

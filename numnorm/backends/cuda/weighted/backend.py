@@ -89,7 +89,7 @@ class DeviceWeightedBackend:
         """Return what `ColumnBackend.streamed_moments` returns, with a count for each channel."""
         moments = columns.weighted_moments(self.weighting, x, layout)
         if after is not None:
-            return columns.merged_counted(x, after, moments)
+            moments = columns.merged_with_counts(x, layout.channels, after, moments)
         return columns.handed_out_moments(moments)
 
     def moving_forward(self, *arguments: Any) -> tuple[Any, Any, Any]:

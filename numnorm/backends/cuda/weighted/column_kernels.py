@@ -423,6 +423,23 @@ def make_merged_counted() -> Kernel:
     return Kernel(kernel, (MOMENTS,) * 3 + ("index",), _THREADS)
 
 
+def make_counted_variance() -> Kernel:
+    """Return the kernel of ``m2 / (count - ddof)`` of each channel, NaN for no positive divisor.
+
+    It takes the addresses of m2, of the counts and of the result, all float64; the number of
+    channels; and ddof.
+    """
+    load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
+
+    def kernel(m2, counts, variance, channels, ddof):
+        channel = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if channel < channels:
+            divisor = load(counts, channel) - ddof
+            store(variance, channel, quotient(load(m2, channel), divisor))
+
+    return Kernel(kernel, ("address",) * 3 + ("index", "float64"), _THREADS)
+
+
 # Elements
 
 

@@ -1,6 +1,7 @@
 """The norms with statistics of each channel, with a selection of elements: checks and launches."""
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from numnorm.backends.cuda.arrays.device_array import (
 )
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.columns.column_shape import ColumnShape, fold_shape
+from numnorm.backends.cuda.columns.moments import flat_moments, in_shape_of
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.rows.arguments import Parameter, RowParameters
 from numnorm.backends.cuda.statistics.stored import (
@@ -27,6 +29,7 @@ from numnorm.backends.cuda.statistics.stored import (
     in_float64,
     new_statistic,
     reciprocal_deviation,
+    root,
     zero_statistic,
 )
 from numnorm.backends.cuda.threads.row_columns import Weights
@@ -39,6 +42,7 @@ from numnorm.backends.cuda.weighted.column_kernels import (
     Flows,
     MomentArrays,
     make_column_sums,
+    make_counted_variance,
     make_first_values,
     make_merged_counted,
     make_moments,
@@ -65,6 +69,7 @@ _column_sums = functools.cache(make_column_sums)
 _moments = functools.cache(make_moments)
 _variance = functools.cache(make_variance)
 _update_counted = functools.cache(make_update_counted)
+_counted_variance = functools.cache(make_counted_variance)
 _merged_counted = functools.cache(make_merged_counted)
 _outputs = functools.cache(make_weighted_outputs)
 _slopes = functools.cache(make_weighted_slopes)
@@ -206,16 +211,23 @@ def _launch_each(
         launch(kernel, -(-channels // kernel.threads), x, arrays, (channels, *numbers))
 
 
-def merged_counted(
-    x: DeviceArray, moments: GivenMoments | Counted, other: GivenMoments | Counted
-) -> tuple[Any, Any, Any, Any]:
-    """Return the caller's count, mean, m2 and mean_lo of two sets, with counts of each channel."""
-    (channels,) = other.mean.shape if isinstance(other, Counted) else x.shape
+def merged_counted(mean: DeviceArray, moments: GivenMoments, other: GivenMoments) -> Any:
+    """Return count, mean, m2 and mean_lo of two sets of the caller's, with counts of channels."""
+    both = flat_moments(mean, moments), flat_moments(mean, other)
+    merged = merged_with_counts(mean, math.prod(mean.shape), *both)
+    with on_device_of(mean):
+        return tuple(in_shape_of(mean, statistic) for statistic in merged)
+
+
+def merged_with_counts(
+    x: DeviceArray, channels: int, moments: GivenMoments | Counted, other: GivenMoments | Counted
+) -> Counted:
+    """Return the moments of two sets of values together, with counts of each channel."""
     with on_device_of(x):
         one, two = _counted("moments", moments, x, channels), _counted("other", other, x, channels)
         merged = _new_moments(x, channels)
         _launch_each(_merged_counted(), x, channels, (one.arrays, two.arrays, merged.arrays))
-        return handed_out_moments(merged)
+        return merged
 
 
 def _counted(name: str, moments: GivenMoments | Counted, x: DeviceArray, channels: int) -> Counted:
@@ -226,13 +238,36 @@ def _counted(name: str, moments: GivenMoments | Counted, x: DeviceArray, channel
     for field, value in zip(_FIELDS, moments, strict=True):
         given = zero_statistic(field, x, channels) if value is None else value
         if field == "count" and not is_on_device(given):
-            counts = np.broadcast_to(np.asarray(given, np.float64), (channels,))
+            counts = np.asarray(given, np.float64).reshape(-1)
+            counts = np.broadcast_to(counts, (channels,))
             dtype = x.lib.statistic_name("float64")
             given = x.lib.from_host(x.array, np.ascontiguousarray(counts, dtype))
         if not isinstance(given, Statistic):
             given = in_float64(given_statistic(f"{name}.{field}", given, x, channels))
         fields.append(given)
     return Counted(*fields)
+
+
+def counted_variance(m2: DeviceArray, count: Any, ddof: int) -> Any:
+    """Return the caller's m2 divided by count - ddof, NaN where that is not greater than 0."""
+    with on_device_of(m2):
+        return in_shape_of(m2, _divided(m2, count, ddof))
+
+
+def counted_deviation(m2: DeviceArray, count: Any, ddof: int) -> Any:
+    """Return the root of the same."""
+    with on_device_of(m2):
+        return in_shape_of(m2, root(_divided(m2, count, ddof)))
+
+
+def _divided(m2: DeviceArray, count: Any, ddof: int) -> Statistic:
+    channels = math.prod(m2.shape)
+    given = flat_moments(m2, (count, m2.array, m2.array, None))
+    counted = _counted("moments", given, m2, channels)
+    variance = new_statistic("variance", m2, channels)
+    arrays = counted.m2.array, counted.total.array, variance.array
+    _launch_each(_counted_variance(), m2, channels, arrays, (float(ddof),))
+    return variance
 
 
 # Norms
@@ -292,7 +327,7 @@ def weighted_column_backward(
         output = output_like(x, None, out, inputs)
         table = float64_memory(x, source.sizes.parts * SUMS * channels)
         kernel = _column_sums(source.types, source.shape, gradient=True)
-        given = source.array, grad.array, source.selection, centre.array, table
+        given: Any = source.array, grad.array, source.selection, centre.array, table
         source.launch(kernel, given)
         coefficients = Coefficients(centre.array, float64_memory(x, 3 * channels))
         dgamma = x.lib.empty(x.array, (channels,), gradient.name)
@@ -301,8 +336,8 @@ def weighted_column_backward(
         fold = _slopes(_element(gain), gradient, fold_shape(channels))
         arrays = table, coefficients, scale.array, parameters, dgamma, dbeta
         source.launch_fold(fold, arrays, (flows,))
-        arrays = grad.array, source.array, source.selection, coefficients, output.target
-        source.launch(_dx(source.types, source.shape), arrays)
+        given = grad.array, source.array, source.selection, coefficients, output.target
+        source.launch(_dx(source.types, source.shape), given)
         return result(output, x, None), dgamma, dbeta
 
 

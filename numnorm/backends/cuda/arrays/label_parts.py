@@ -1,0 +1,121 @@
+"""The samples of each label of a device array, with the array library's own functions."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from numnorm.array_likes import is_on_device
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    as_companion,
+    as_float_array,
+    output_like,
+)
+from numnorm.backends.cuda.arrays.launch import on_device_of
+from numnorm.backends.cuda.arrays.row_totals import write_row_totals
+
+# Arguments that are as long as x along the axis of samples, or broadcast there.
+_BY_SAMPLE = ("x", "dy", "where", "weights")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DeviceLabelParts:
+    """The samples of each label, along an axis of x.
+
+    Parameters
+    ----------
+    x : DeviceArray
+    axis : int
+        The axis of the samples.
+    labels : numpy.ndarray
+        The labels, sorted.
+    members : tuple of numpy.ndarray
+        The indices of the samples of each label.
+    """
+
+    x: DeviceArray
+    axis: int
+    labels: Any
+    members: tuple[Any, ...]
+
+    def parts(self, arguments: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Yield the samples of each label, and a function's arguments for them."""
+        arguments = arguments | {"x": self.x.array}
+        names = [name for name in _BY_SAMPLE if arguments.get(name) is not None]
+        for samples in self.members:
+            own = {name: self._taken(arguments[name], samples) for name in names}
+            yield samples, arguments | own
+            del own  # before the next part is taken
+
+    def _taken(self, array: Any, samples: Any) -> Any:
+        """Return a copy of a part of an array, or the array itself if it broadcasts there."""
+        axis = len(array.shape) - len(self.x.shape) + self.axis
+        if axis < 0 or array.shape[axis] != self.x.shape[self.axis]:
+            return array
+        if not is_on_device(array):
+            return array.take(samples, axis)
+        with on_device_of(self.x):
+            return self.x.lib.taken(array, samples, axis)
+
+    def own(self, name: str, value: Any) -> Any:
+        """Return an argument, checked to be on the device of x."""
+        return as_companion(name, value, self.x).array
+
+    def place(self, x: Any) -> Any:
+        """Return where a function may write the result of a part x."""
+        return x if self.x.lib.writable else None
+
+    def output(self, out: Any, arguments: dict[str, Any]) -> list[Any]:
+        """Return where to write results: a list of the parts."""
+        if out is not None:
+            output_like(self.x, None, out, ())  # which checks it
+        return []
+
+    def write(self, whole: list[Any], samples: Any, part: Any) -> None:
+        """Write the result of a part."""
+        whole.append(part)
+
+    def result_in(self, whole: list[Any], out: Any) -> Any:
+        """Return the parts, in the order of the samples, as the caller gets them."""
+        library, (first, order) = self.x.lib, self._order()
+        with on_device_of(self.x):
+            parts = [library.contiguous(library.permuted(part, first)) for part in whole]
+            places = np.argsort(np.concatenate(self.members))
+            joined = library.taken(library.concatenated(parts), places, 0)
+            y = library.contiguous(library.permuted(joined, order))
+            if out is not None:
+                library.copy(out, y)
+        return y if out is None else out
+
+    def _order(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the order of axes that begins with the samples, and its inverse."""
+        axes = range(len(self.x.shape))
+        first = self.axis, *(axis for axis in axes if axis != self.axis)
+        return first, tuple(first.index(axis) for axis in axes)
+
+    def stacked(self, arrays: Sequence[Any]) -> Any:
+        """Return statistics of each label, of the shape of the channels, in one array."""
+        library = self.x.lib
+        with on_device_of(self.x):
+            rows = [library.reshaped(self.on_device(array), (1, *array.shape)) for array in arrays]
+            return library.concatenated(rows)
+
+    def on_device(self, array: Any) -> Any:
+        """Return a statistic on the device of x."""
+        if is_on_device(array):
+            return array
+        name = self.x.lib.statistic_name("float64")
+        with on_device_of(self.x):
+            return self.x.lib.from_host(self.x.array, np.array(array, name, order="C"))
+
+    def total(self, parts: list[Any]) -> Any:
+        """Return the sum of a gradient over the labels."""
+        matrix = self.stacked(parts)
+        element, shape = as_float_array("gamma", matrix).element, tuple(parts[0].shape)
+        with on_device_of(self.x):
+            sums = self.x.lib.empty(matrix, shape, element.name)
+            write_row_totals(self.x, element, matrix, sums, len(parts), math.prod(shape))
+        return sums

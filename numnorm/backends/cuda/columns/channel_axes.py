@@ -1,0 +1,128 @@
+"""Several channel axes of a device array as one, before a norm over channels and after it."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import Shape, check_shape
+from numnorm.array_likes import is_on_device
+from numnorm.backends.contract.weighting import Weighting
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, as_companion
+from numnorm.backends.cuda.statistics import stored
+
+
+@dataclasses.dataclass(eq=False)
+class DeviceChannelAxes:
+    """The channel axes of a device array that become one axis, as `norms.axes.ChannelAxes`.
+
+    Parameters
+    ----------
+    whole : DeviceArray
+        The caller's x.
+    order : tuple of int
+        An order of its axes in which those of the channels are neighbours.
+    merged : tuple of int
+        Its shape in this order, with one axis of channels.
+    axis : int
+        The place of that axis.
+    shape : tuple of int
+        The shape of the channels in the caller's x, which statistics and parameters have.
+    """
+
+    whole: DeviceArray
+    order: tuple[int, ...]
+    merged: Shape
+    axis: int
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        self.x: Any = self.fold("x", self.whole.array)
+
+    @property
+    def backend(self) -> "DeviceChannelAxes":
+        """What returns statistics to the caller."""
+        return self
+
+    def saved(self, statistic: Any, x: DeviceArray) -> Any:
+        """Return a new array of the caller's for a statistic of x."""
+        return self.unflat(stored.saved(statistic, x))
+
+    def fold(self, name: str, value: Any) -> Any:
+        """Return an array of the shape of x with one axis of channels."""
+        array = as_companion(name, value, self.whole)
+        check_shape(name, array.shape, self.whole.shape, "the shape of x")
+        return self._folded(value)
+
+    def _folded(self, array: Any) -> Any:
+        library, order = self.whole.lib, self.order
+        if order != tuple(range(len(order))):
+            array = library.permuted(array, order)
+        return library.reshaped(library.contiguous(array), self.merged)
+
+    def folded_weighting(self, weighting: Weighting) -> Weighting:
+        """Return a weighting of x for the x with one axis of channels."""
+        shape = self.whole.shape
+        values: list[Any] = []
+        for value in weighting[:2]:
+            if value is None:
+                values.append(None)
+            elif is_on_device(value):
+                values.append(self._folded(self.whole.lib.broadcast(value, shape)))
+            else:
+                moved = np.broadcast_to(value, shape).transpose(self.order)
+                values.append(moved.reshape(self.merged))
+        return weighting._replace(keep=values[0], weights=values[1])
+
+    def folded_out(self, out: Any) -> Any:
+        """Return the same for an output: a copy where there is no such view."""
+        return None if out is None else self.fold("out", out)
+
+    def write(self, y: Any, folded: Any, out: Any) -> Any:
+        """Return the result `y` in the shape of x: in `out`, if `folded` is its folded form."""
+        library, order = self.whole.lib, self.order
+        if out is not None and library.address(folded) == library.address(out):
+            return out
+        moved = library.reshaped(y, tuple(self.whole.shape[axis] for axis in order))
+        if order != tuple(range(len(order))):
+            back = tuple(order.index(axis) for axis in range(len(order)))
+            moved = library.contiguous(library.permuted(moved, back))
+        if out is None:
+            return moved
+        library.copy(out, moved)
+        return out
+
+    def flat(self, name: str, value: Any) -> Any:
+        """Return an array of the shape of the channels with one axis; None for None."""
+        if value is None:
+            return None
+        array = as_companion(name, value, self.whole)
+        check_shape(name, array.shape, self.shape, "the channels of x")
+        library = self.whole.lib
+        return library.reshaped(library.contiguous(value), (math.prod(self.shape),))
+
+    def flat_gain(self, name: str, value: Any) -> Any:
+        """Return a gain or bias with one axis of channels."""
+        return self.flat(name, value)
+
+    def gain_gradient(self, gradient: Any, gamma: Any) -> Any:
+        """Return the gradient of a gain or bias in the shape of the channels."""
+        return self.unflat(gradient)
+
+    def flat_running(self, running: tuple[Any, Any], update: bool) -> tuple[Any, Any]:
+        """Return running statistics with one axis: as views if they will be updated."""
+        names = "running_mean", "running_var"
+        for name, array in zip(names, running, strict=True):
+            if update and array is not None:
+                as_companion(name, array, self.whole)
+                if not self.whole.lib.is_contiguous(array):
+                    raise ValueError(f"{name} must be C-contiguous, got an array with gaps")
+        mean, variance = map(self.flat, names, running)
+        return mean, variance
+
+    def unflat(self, statistic: Any) -> Any:
+        """Return a statistic in the shape of the channels; one that is no array yet as it is."""
+        if isinstance(statistic, DeviceArray):
+            return statistic
+        return self.whole.lib.reshaped(statistic, self.shape)

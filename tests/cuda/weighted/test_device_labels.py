@@ -1,0 +1,103 @@
+"""Batch norm and moments of each label, and moments with counts, on a device."""
+
+import numpy as np
+import pytest
+from row_arrays import draw
+
+import numnorm
+from numnorm import GroupMoments, Moments
+
+LABELS = ["b", "a", "b", "c", "a", "b"]
+CASES = [
+    pytest.param((6, 5), 1, (5,), id="rows"),
+    pytest.param((6, 2, 3), 1, (2,), id="images"),
+    pytest.param((3, 6), 0, (3,), id="channels first"),
+]
+
+
+def host(values):
+    return [value.host if hasattr(value, "host") else value for value in values]
+
+
+def assert_close(found, expected, tolerance=1e-6):
+    for mine, theirs in zip(found, expected, strict=True):
+        assert (np.shape(mine), mine.dtype) == (np.shape(theirs), theirs.dtype)
+        largest = np.nanmax(np.abs(theirs), initial=1.0)
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=tolerance * largest)
+
+
+def quiet(function, *arguments, **options):
+    with np.errstate(all="ignore"):
+        return function(*arguments, **options)
+
+
+# The CPU is held to the definition in `tests/norms/test_labels.py`.
+@pytest.mark.parametrize("counting", [False, True])
+@pytest.mark.parametrize("shape, channel_axis, channels", CASES)
+def test_batch_norm_of_labels(shape, channel_axis, channels, counting, products):
+    take, x, dy = products.take, draw(shape), draw(shape, seed=1)
+    gamma, beta = draw(channels, seed=2), draw(channels, seed=3)
+    options = {"channel_axis": channel_axis, "labels": LABELS}
+    keep = np.random.default_rng(4).random(shape) < 0.8
+    there = options | ({"where": take(keep), "nan_policy": "omit"} if counting else {})
+    options |= {"where": keep, "nan_policy": "omit"} if counting else {}
+    expected = quiet(numnorm.batch_norm_forward, x, gamma, beta, **options)
+    found = numnorm.batch_norm_forward(*map(take, (x, gamma, beta)), **there)
+    assert type(found.y) is type(take(x))
+    assert_close(host(found), expected)
+    wanted = quiet(numnorm.batch_norm_backward, dy, x, *expected[1:], gamma, **options)
+    arrays = map(take, (dy, x, expected.mean, expected.rstd, gamma))
+    assert_close(host(numnorm.batch_norm_backward(*arrays, **there)), wanted, 1e-5)
+
+
+def test_outputs(products):
+    if products.called == "jax":
+        pytest.skip("JAX has no arrays to write")
+    x = draw((6, 5))
+    expected = numnorm.batch_norm(x, labels=LABELS)
+    given, out = products.take(x.copy()), products.take(np.zeros_like(x))
+    assert numnorm.batch_norm(given, labels=LABELS, out=out) is out
+    assert numnorm.batch_norm(given, labels=LABELS, out=given) is given
+    assert_close(host([out, given]), [expected, expected])
+
+
+def test_numba_without_cupy(imported):
+    x = imported("numba").take(draw((6, 5)))
+    with pytest.raises(ImportError, match="parts of Numba's device arrays need CuPy"):
+        numnorm.batch_norm(x, labels=LABELS)
+
+
+def test_moments_of_labels_normalize_what_follows(products):
+    take, x, later = products.take, draw((6, 5)), draw((4, 5), seed=1)
+    labels = np.array(["c", "a", "a", "b"])
+    for options in ({}, {"weights": np.arange(1.0, 7.0)}):
+        expected = numnorm.batch_moments(x, labels=LABELS, **options)
+        found = numnorm.batch_moments(take(x), labels=LABELS, **options)
+        np.testing.assert_array_equal(found.labels, expected.labels)
+        assert_close(host(found.moments), expected.moments)
+        y = numnorm.batch_norm(later, labels=labels, statistics=expected)
+        on_host = GroupMoments(expected.labels, expected.moments)
+        for statistics in (found, on_host):
+            there = numnorm.batch_norm(take(later), labels=labels, statistics=statistics)
+            assert_close(host([there]), [y])
+    with pytest.raises(NotImplementedError, match="copy them to the host"):
+        found.merge(found)
+
+
+def test_moments_with_counts(library):
+    take, x = library.take, draw((6, 5))
+    keep, other = np.random.default_rng(5).random((2, 6, 5)) < 0.6
+    keep[:, 2], other[:, 2], other[:, 3] = False, False, False
+    for first, second in [({"where": keep}, {"where": other}), ({}, {"where": other}),
+                          ({"weights": keep * 1.0}, {})]:  # fmt: skip
+        expected = numnorm.batch_moments(x + 2, after=numnorm.batch_moments(x, **first), **second)
+        before = numnorm.batch_moments(take(x), **first)
+        after = numnorm.batch_moments(take(x + 2), after=before, **second)
+        alone = numnorm.batch_moments(take(x + 2), **second)
+        for found in (after, before.merge(alone)):
+            assert_close(host(found), expected)
+            for ddof in (0, 1):
+                assert_close(host([found.var(ddof), found.std(ddof)]),
+                             [expected.var(ddof), expected.std(ddof)])  # fmt: skip
+    counts = Moments(3, *numnorm.batch_moments(x)[1:])
+    assert_close(host([Moments(3, *map(take, counts[1:])).var()]), [counts.var()])
