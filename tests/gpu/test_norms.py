@@ -106,6 +106,20 @@ def test_missing_values_and_weights(library, norm, shape):
         np.testing.assert_allclose(library.give(mine), theirs, rtol=1e-4, atol=1e-4)
 
 
+def test_labels(library, request):
+    if request.node.callspec.params["library"] == "numba":
+        pytest.importorskip("cupy")
+    x, dy = draw((300, 40), np.float32), draw((300, 40), np.float32, 1)
+    labels = np.random.default_rng(4).integers(0, 5, 300)
+    expected = numnorm.batch_norm_forward(x, labels=labels)
+    found = numnorm.batch_norm_forward(library.take(x), labels=labels)
+    wanted = numnorm.batch_norm_backward(dy, x, *expected[1:], labels=labels)
+    arrays = library.take(dy), library.take(x), *found[1:]
+    got = numnorm.batch_norm_backward(*arrays, labels=labels)
+    for mine, theirs in zip((*found, *got), (*expected, *wanted), strict=True):
+        np.testing.assert_allclose(library.give(mine), theirs, rtol=1e-4, atol=1e-4)
+
+
 def test_in_place(library, request):
     if request.node.callspec.params["library"] == "jax":
         pytest.skip("JAX has no arrays to write")
