@@ -114,7 +114,9 @@ def test_direction_of_imports(name):
     if room in ("norms", "rnn", "_dask"):
         allowed = ("numnorm.backends.contract", "numnorm.backends.formulas")
         backends = imported_within(name, "numnorm.backends") - imported_within(name, *allowed)
-        registry = {"numnorm.backends.backend_for", "numnorm.backends.backend_of"}
+        registry = {
+            f"numnorm.backends.{n}" for n in ("backend_for", "backend_of", "with_weighting")
+        }
         assert backends <= {"numnorm.backends", *registry}
         assert not imported_within(name, "numnorm.commands")
     if room in ("backends", "norms", "rnn"):
