@@ -12,8 +12,6 @@ from numnorm.layouts import ColumnLayout
 
 # Weights of the sum 1, the commonest, may add up to a little more: W - 1 is rounding then.
 _ROUNDED_UP = 1.0 + 1e-9
-# Instead of a variance that vanishes in float64, as 0 would mean a constant channel.
-_LEAST = 5e-324
 
 
 class WeightedBackend:
@@ -47,13 +45,10 @@ class WeightedBackend:
         if not x.size:
             empty: tuple[int, Any, Any, float] = cpu.column_moments(x, layout)
             return empty
-        total, mean, m2, _ = cpu.weighted_moments(self.weighting, x, layout)
-        self._total = total
-        seen = total > 0.0
-        with np.errstate(all="ignore"):
-            variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
-        variance = np.where((m2 > 0.0) & (variance == 0.0), _LEAST, variance)
-        return 1, np.where(seen, mean, np.nan), variance, 1.0
+        self.weighting = cpu.whole_mask(self.weighting, x.shape)
+        statistics = cpu.weighted_statistics(self.weighting, x, layout)
+        self._total, mean, variance = statistics
+        return 1, mean, variance, 1.0
 
     def update_running(
         self, running: tuple[Any, Any], mean: Any, variance: Any, divisor: float, momentum: float
