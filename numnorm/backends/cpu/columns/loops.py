@@ -221,12 +221,6 @@ def make_masked_output_row(element_type: ElementType) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_masked_output_rows(element_type: ElementType) -> Callable[..., Any]:
-    """Return the ``store_rows`` of `_make_rows` for `channel_output` with a mask."""
-    return _make_rows(element_type, _make_put_masked_output)
-
-
-@functools.cache
 def make_gradient_row(element_type: ElementType) -> Callable[..., Any]:
     """Return the ``store_row`` of `_make_row` for `channel_gradient`."""
     return _make_row(element_type, _make_put_gradient)

@@ -316,9 +316,8 @@ def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
             if not isinstance(array, types.Array):
                 kinds, arrays = list(array), cgutils.unpack_tuple(builder, arguments[0])
             for kind, value in zip(kinds, arrays, strict=True):
-                if isinstance(kind, types.Array):
-                    pointer = pointer_of(context, builder, kind, (value, arguments[1]), 1)
-                    prefetch_at(builder, pointer, level_of())
+                pointer = pointer_of(context, builder, kind, (value, arguments[1]), 1)
+                prefetch_at(builder, pointer, level_of())
             return context.get_dummy_value()
 
         return types.void(array, types.intp), generate
@@ -327,8 +326,8 @@ def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
 
 
 # Compiled ``prefetch(array, index)``: prefetches into L2, inside the array or beyond, or the same
-# index of each array of a tuple, which may have other members. `prefetch_l1` prefetches into L1 if
-# that is large: in a small L1 it would evict live data.
+# index of each array of a tuple. `prefetch_l1` prefetches into L1 if that is large: in a small L1
+# it would evict live data.
 prefetch = _make_prefetch(lambda: 2)
 prefetch_l1 = _make_prefetch(lambda: 3 if has_large_l1d() else 2)
 

@@ -193,17 +193,15 @@ def weighted_column_forward(
         return refill(y), rstd
     keep, omit = kept_of(weighting, x.shape)
     target = plan.target(source, x, out, keep)
-    shift = plan.shift(target)
-    rstd, coefficients = np.empty(plan.channels), plan.table(4, shift)
+    rstd, coefficients = np.empty(plan.channels), plan.table(4)
     found = output_coefficients(element_type)(
         mean, m2, divisor, eps, gamma, beta, rstd, coefficients
     )
     if found == 2:
         raise ValueError(f"running_var must not be negative, got {np.nanmin(m2):g}")
-    plan.repeat(coefficients, shift)
     kernel = (_ACROSS if layout.inner == 1 else _ALONG).forward(element_type)
     fills = weighting.fill, weighting.fill_missing
-    arguments = source, keep, omit, coefficients, found == 1 or None, *fills, target, shift, parts
+    arguments = source, keep, omit, coefficients, found == 1 or None, *fills, target, parts
     plan.run(kernel, arguments, parts, 2)
     return result(target, x, out, None), rstd
 

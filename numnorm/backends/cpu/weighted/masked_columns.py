@@ -13,7 +13,7 @@ import numpy as np
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.kernels import coefficients_of_output
-from numnorm.backends.cpu.columns.loops import make_masked_output_row, make_masked_output_rows
+from numnorm.backends.cpu.columns.loops import make_masked_output_row
 from numnorm.backends.cpu.columns.moments_kernels import SMALLEST_M2
 from numnorm.backends.cpu.columns.tile_sums import make_tiles
 from numnorm.backends.cpu.compiler.jit import (
@@ -28,7 +28,6 @@ from numnorm.backends.cpu.memory.alignment import make_peel
 from numnorm.backends.cpu.memory.kernel_arrays import as_flat, make_scratch, window
 from numnorm.backends.cpu.memory.nontemporal import (
     fence_after_stores,
-    is_large,
     use_nontemporal,
 )
 from numnorm.backends.cpu.simd.access import VectorAccess, full_access, tail_access
@@ -162,33 +161,23 @@ def _make_origins(element_type: ElementType) -> Callable[..., Any]:
     count, real = element_type.lanes, element_type.compute_type
     load, zeros, to_compute = make_load(count), make_zeros(real, count), element_type.to_compute
 
-    def make_vector(access):
-        read, given = access.read, access.coefficient
+    # One access for all vectors: few rows are read, and a second one would double the code.
+    access = tail_access(count)
+    read, given = access.read, access.coefficient
 
-        @inlined
-        def vector(x, keep, omit, j, stride, rows, active, t, found, pivots):
-            number, pivot, one, i = load(found, t), zeros(), zeros() + real(1), 0
+    @shared
+    def origins(x, keep, omit, begin, rows, stride, width, found, pivots):
+        one = zeros() + real(1)
+        for t in range(0, width, count):
+            active, number, pivot, i = min(count, width - t), load(found, t), zeros(), 0
             while i < rows and has_zero(number):
-                values = to_compute(read(x, j + i * stride, active))
-                kept = given(keep, j + i * stride, active, None)
+                j = begin + i * stride + t
+                values, kept = to_compute(read(x, j, active)), given(keep, j, active, None)
                 new = where_kept(values, kept, values, omit)
                 pivot = pivot + where_at_most(new, number, real(0))
                 number = number + where_kept(one, kept, values, omit)
                 i += 1
             store(pivots, t, pivot)
-
-        return vector
-
-    full_vector, tail_vector = make_vector(full_access(count)), make_vector(tail_access(count))
-
-    @shared
-    def origins(x, keep, omit, begin, rows, stride, width, found, pivots):
-        tail = width % count
-        for t in range(0, width - tail, count):
-            full_vector(x, keep, omit, begin + t, stride, rows, tail, t, found, pivots)
-        if tail > 0:
-            t = width - tail
-            tail_vector(x, keep, omit, begin + t, stride, rows, tail, t, found, pivots)
 
     return origins
 
@@ -374,20 +363,18 @@ def make_masked_forward_across(element_type: ElementType) -> Kernel:
     """Return the kernel of `make_forward_across` with a mask.
 
     Its arguments are ``x, keep, omit``, then ``coefficients`` and ``scaled``, the fill values of
-    what the mask leaves out and of NaN, and ``y, shift, parts``.
+    what the mask leaves out and of NaN, ``y`` and ``parts``.
     """
-    output_rows = make_masked_output_rows(element_type)
-    least_width = tuning.GROUP_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
+    output_row, peel_of = make_masked_output_row(element_type), make_peel(element_type)
 
-    def kernel(x, keep, omit, coefficients, scaled, fill, missing, y, shift, parts, first, last):
+    def kernel(x, keep, omit, coefficients, scaled, fill, missing, y, parts, first, last):
         count, width = x.shape
-        rows = first * count // parts, last * count // parts
-        in_groups = width >= least_width and is_large(y)
-        nontemporal = use_nontemporal(y, width, shift)
+        arrays, y = (as_flat(x), keep, omit), as_flat(y)
         scale, mean_hi, factor, offset = coefficients_of_output(coefficients, scaled)
         given = scale, mean_hi, factor, offset, fill, missing
-        arrays, how = (as_flat(x), keep, omit), (in_groups, nontemporal)
-        output_rows(arrays, rows, width, shift, given, as_flat(y), how)
+        nontemporal = use_nontemporal(y, width, peel_of(y, width))
+        for i in range(first * count // parts, last * count // parts):
+            output_row(arrays, i * width, width, given, 0, y, nontemporal)
         fence_after_stores(nontemporal)
 
     return make_kernel(f"masked.column_forward.across.{element_type.name}", kernel)
@@ -397,7 +384,7 @@ def make_masked_forward_along(element_type: ElementType) -> Kernel:
     """Return the kernel of `make_masked_forward_across` for ``x (outer, channels, inner)``."""
     output_row, peel_of = make_masked_output_row(element_type), make_peel(element_type)
 
-    def kernel(x, keep, omit, coefficients, scaled, fill, missing, y, shift, parts, first, last):
+    def kernel(x, keep, omit, coefficients, scaled, fill, missing, y, parts, first, last):
         outer, channels, inner = x.shape
         arrays, y = (as_flat(x), keep, omit), as_flat(y)
         scale, mean_hi, factor, offset = coefficients_of_output(coefficients, scaled)
