@@ -2,16 +2,11 @@
 
 from typing import Any
 
-import numpy as np
-
 from numnorm.backends import cpu
 from numnorm.backends.contract.norms import Norm
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.host import HostBackend
 from numnorm.layouts import ColumnLayout
-
-# Weights of the sum 1, the commonest, may add up to a little more: W - 1 is rounding then.
-_ROUNDED_UP = 1.0 + 1e-9
 
 
 class WeightedBackend:
@@ -57,16 +52,7 @@ class WeightedBackend:
 
         The correction of the variance is ``1 - divisor``.
         """
-        total, correction = self._total, 1.0 - divisor
-        seen, corrected = total > 0.0, total > correction * _ROUNDED_UP
-        with np.errstate(all="ignore"):
-            unbiased = variance * (total / np.where(corrected, total - correction, 1.0))
-        new = np.where(seen, mean, 0.0), np.where(corrected, unbiased, 0.0)
-        moved = np.array(running[0], np.float64), np.array(running[1], np.float64)
-        cpu.update_running(moved, *new, 1.0, momentum)
-        for array, values, moves in zip(running, moved, (seen, corrected), strict=True):
-            with np.errstate(all="ignore"):  # a variance may leave the range of float32
-                np.copyto(array, values, where=moves, casting="same_kind")
+        cpu.update_counted(running, mean, variance, self._total, 1.0 - divisor, momentum)
 
     def column_forward(self, *arguments: Any) -> tuple[Any, Any]:
         """Return what `ColumnBackend.column_forward` returns."""

@@ -212,7 +212,7 @@ def _weights(value: Any, x: Any, own: Axes) -> Any:
     """Return weights in float64 that broadcast against x."""
     array = as_plain_array("weights", value)
     check_float("weights", array.dtype)
-    weights = array.astype(np.float64)
+    weights = array.astype(np.float64, copy=False)
     if weights.shape == tuple(x.shape[axis] for axis in own):
         weights = weights.reshape([n if axis in own else 1 for axis, n in enumerate(x.shape)])
     check_broadcasts("weights", weights.shape, x.shape)

@@ -73,6 +73,7 @@ _HOMES = {
         "saved",
         "share_memory",
         "step_statistics",
+        "update_counted",
         "update_running",
     ),
 }

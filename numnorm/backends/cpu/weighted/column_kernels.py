@@ -19,6 +19,7 @@ from numnorm.backends.cpu.memory.nontemporal import (
     make_writer,
 )
 from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.backends.cpu.statistics.saved import MOST_LOST
 from numnorm.backends.cpu.weighted.loops import (
     LANES,
     Selection,
@@ -178,7 +179,20 @@ def make_gradient_sums(dtype: str) -> Kernel:
     return _make_sums(f"weighted.gradient_sums.{dtype}", _add_gradients)
 
 
-def make_weighted_finish() -> Function:
+@inlined
+def _summed(table, c):
+    """Return the four sums of channel c over all parts."""
+    one, two, three, four = 0.0, 0.0, 0.0, 0.0
+    for k in range(0, 8, 4):  # what rounding took comes last
+        for p in range(table.shape[0]):
+            one += table[p, k, c]
+            two += table[p, k + 1, c]
+            three += table[p, k + 2, c]
+            four += table[p, k + 3, c]
+    return one, two, three, four
+
+
+def make_moment_finish() -> Function:
     """Return a function ``(table, pivots, farthest, moments, statistics)``.
 
     It stores what `make_masked_fold` does from the table of `make_moment_sums`, and returns whether
@@ -188,19 +202,9 @@ def make_weighted_finish() -> Function:
 
     def finish(table, pivots, farthest, moments, statistics):
         totals, means, lows, m2s = moments[0], moments[1], moments[2], moments[3]
-        parts, any_far = table.shape[0], 0
+        any_far = 0
         for c in range(pivots.size):
-            total, first, second, extent = 0.0, 0.0, 0.0, 0.0
-            for p in range(parts):
-                total += table[p, 0, c]
-                first += table[p, 1, c]
-                second += table[p, 2, c]
-                extent += table[p, 3, c]
-            for p in range(parts):
-                total += table[p, 4, c]
-                first += table[p, 5, c]
-                second += table[p, 6, c]
-                extent += table[p, 7, c]
+            total, first, second, extent = _summed(table, c)
             mean = first / total if total > 0.0 else 0.0
             m2 = second - first * mean
             far = first * mean > farthest * m2
@@ -213,7 +217,38 @@ def make_weighted_finish() -> Function:
         store_statistics(moments, statistics)
         return any_far > 0
 
-    return make_function("weighted.column_finish", finish)
+    return make_function("weighted.moment_finish", finish)
+
+
+def make_gradient_finish() -> Function:
+    """Return the function that completes a gradient.
+
+    Its arguments are ``table, mean, rstd, gamma``, whether mean and scale are detached, and
+    ``coefficients, gradients``. From the table of `make_gradient_sums` it stores the coefficients
+    of `make_column_dx` and, as the rows of `gradients`, dgamma and dbeta.
+    """
+    most_lost = MOST_LOST
+
+    def finish(table, mean, rstd, gamma, mean_detached, scale_detached, coefficients, gradients):
+        means, factors, constants = coefficients[0], coefficients[1], coefficients[2]
+        slopes, dgamma, dbeta = coefficients[3], gradients[0], gradients[1]
+        for c in range(mean.size):
+            total, first, sum_dy, products = _summed(table, c)
+            divisor = total if total > 0.0 else 1.0
+            lost = first / divisor
+            # A mean that the caller changed stays as it is.
+            lost = lost if abs(lost) <= most_lost * abs(mean[c]) else 0.0
+            # A channel of which nothing is left has a NaN as its statistics, and sums of 0.
+            nothing = (sum_dy == 0.0) & (products == 0.0)
+            gradient = 0.0 if nothing else rstd[c] * (products - lost * sum_dy)
+            factor = gamma[c] * rstd[c]
+            slope = 0.0 * factor if scale_detached else factor * rstd[c] * (gradient / divisor)
+            through_mean = 0.0 if mean_detached else sum_dy / divisor
+            means[c], factors[c], slopes[c] = mean[c], factor, slope
+            constants[c] = factor * through_mean - lost * slope
+            dgamma[c], dbeta[c] = gradient, sum_dy
+
+    return make_function("weighted.gradient_finish", finish)
 
 
 def make_pivots() -> Function:

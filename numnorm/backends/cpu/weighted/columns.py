@@ -26,15 +26,15 @@ from numnorm.backends.cpu.memory.host_arrays import (
 from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics import broadcast_parameters
-from numnorm.backends.cpu.statistics.saved import MOST_LOST
 from numnorm.backends.cpu.weighted.arrays import kept_of, output_for, result_of, selection_of
 from numnorm.backends.cpu.weighted.column_kernels import (
     Columns,
     make_column_dx,
+    make_gradient_finish,
     make_gradient_sums,
+    make_moment_finish,
     make_moment_sums,
     make_pivots,
-    make_weighted_finish,
 )
 from numnorm.backends.cpu.weighted.loops import Selection
 from numnorm.backends.cpu.weighted.masked_columns import (
@@ -93,7 +93,8 @@ _ACROSS = _MaskedFamily(
 _ALONG = _MaskedFamily(
     functools.cache(make_masked_moments_along), functools.cache(make_masked_forward_along)
 )
-_fold, _sum_up = functools.cache(make_masked_fold), functools.cache(make_weighted_finish)
+_fold, _finish = functools.cache(make_masked_fold), functools.cache(make_moment_finish)
+_gradients = functools.cache(make_gradient_finish)
 
 
 def weighted_moments(weighting: Weighting, x: Array, layout: ColumnLayout) -> Counted:
@@ -146,7 +147,7 @@ def _add_up(
     _pivots()(source.array.reshape(-1), *steps, pivots, further, found)
     for farthest in (_FARTHEST[dtype.name], np.inf):
         table = _table(sums, source, source.array, pivots)
-        if not _sum_up()(table, pivots, farthest, moments, statistics):
+        if not _finish()(table, pivots, farthest, moments, statistics):
             break
 
 
@@ -158,12 +159,6 @@ def _table(kernel: Kernel, source: _Source, dy: Array, pivots: Array) -> Array:
     arguments = dy.reshape(-1), *source.selection, *source.columns, pivots, table.reshape(-1)
     source.run(kernel, arguments, parts, 1 if dy is source.array else 2)
     return table
-
-
-def _sums(kernel: Kernel, source: _Source, dy: Array, pivots: Array) -> Array:
-    sums, lost = _table(kernel, source, dy, pivots).sum(0).reshape(2, 4, -1)
-    total: Array = sums + lost
-    return total
 
 
 def weighted_column_forward(
@@ -235,35 +230,23 @@ def weighted_column_backward(
     grad = as_kernel_array(
         grad.astype(dtype, copy=False), element_type_of(dtype), None, layout.kernel_shape
     )
-    sums = _sums(_gradient_sums(dtype.name), source, grad, mean)
-    table, dgamma, dbeta = _gradients(sums, mean, rstd, weight, detached)
+    sums = _table(_gradient_sums(dtype.name), source, grad, mean)
+    table, gradients = np.empty((4, *shape)), np.empty((2, *shape))
+    _gradients()(sums, mean, rstd, weight, detached.mean, detached.scale, table, gradients)
+    dgamma, dbeta = gradients
     inputs = grad, source.selection.keep, source.selection.weights
     target = output_for(source.array, source.wide, x, out, inputs)
-    arguments = grad.reshape(-1), *source.selection, *source.columns, table, target.reshape(-1)
+    arguments = (
+        grad.reshape(-1),
+        *source.selection,
+        *source.columns,
+        table.reshape(-1),
+        target.reshape(-1),
+    )
     source.run(_dx_kernel(dtype.name), arguments, row_parts(layout.outer, x.size), 3)
     own = gradient_dtype("gamma", gamma, x.dtype)
     with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
         return result_of(target, source.wide, x, out), dgamma.astype(own), dbeta.astype(own)
-
-
-def _gradients(
-    sums: Array, mean: Array, rstd: Array, weight: Array, detached: Detached
-) -> tuple[Array, Array, Array]:
-    """Return the coefficients of dx, dgamma and dbeta from the sums of `make_gradient_sums`."""
-    total, first, dbeta, products = sums
-    seen = total > 0.0
-    divisor = np.where(seen, total, 1.0)
-    with np.errstate(all="ignore"):
-        lost = first / divisor
-        # A mean that the caller changed stays as it is.
-        lost = np.where(np.abs(lost) <= MOST_LOST * np.abs(mean), lost, 0.0)
-        # A channel of which nothing is left has a NaN as its statistics, and sums of 0.
-        dgamma = np.where((dbeta == 0.0) & (products == 0.0), 0.0, rstd * (products - lost * dbeta))
-        factor = weight * rstd
-        through_mean = 0.0 if detached.mean else dbeta / divisor
-        slope = 0.0 * factor if detached.scale else factor * rstd * (dgamma / divisor)
-        constant = factor * through_mean - lost * slope
-    return np.stack([mean, factor, constant, slope]).reshape(-1), dgamma, dbeta
 
 
 def _parameter(name: str, value: Any, shape: tuple[int], meaning: str, missing: float) -> Array:
