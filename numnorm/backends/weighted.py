@@ -2,18 +2,11 @@
 
 from typing import Any
 
-import numpy as np
-
 from numnorm.backends import cpu
 from numnorm.backends.contract.norms import Norm
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.host import HostBackend
 from numnorm.layouts import ColumnLayout
-
-# Weights of the sum 1, the commonest, may add up to a little more: W - 1 is rounding then.
-_ROUNDED_UP = 1.0 + 1e-9
-# Instead of a variance that vanishes in float64, as 0 would mean a constant channel.
-_LEAST = 5e-324
 
 
 class WeightedBackend:
@@ -47,9 +40,9 @@ class WeightedBackend:
         if not x.size:
             empty: tuple[int, Any, Any, float] = cpu.column_moments(x, layout)
             return empty
-        total, mean, m2, _ = cpu.weighted_moments(self.weighting, x, layout)
-        self._total = total
-        mean, variance = self.seen_statistics(total, mean, m2)
+        self.weighting = cpu.whole_mask(self.weighting, x.shape)
+        statistics = cpu.weighted_statistics(self.weighting, x, layout)
+        self._total, mean, variance = statistics
         return 1, mean, variance, 1.0
 
     def update_running(
@@ -59,50 +52,7 @@ class WeightedBackend:
 
         The correction of the variance is ``1 - divisor``.
         """
-        self.move_where_seen(running, self._total, mean, variance, 1.0 - divisor, momentum)
-
-    @staticmethod
-    def seen_statistics(total: Any, mean: Any, m2: Any) -> tuple[Any, Any]:
-        """Return the mean and the variance of channels, NaN where the sum of the weights is 0."""
-        seen = total > 0.0
-        with np.errstate(all="ignore"):
-            variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
-        variance = np.where((m2 > 0.0) & (variance == 0.0), _LEAST, variance)
-        return np.where(seen, mean, np.nan), variance
-
-    @staticmethod
-    def move_where_seen(
-        running: tuple[Any, Any],
-        total: Any,
-        mean: Any,
-        variance: Any,
-        correction: Any,
-        momentum: float,
-    ) -> None:
-        """Move running means of channels that have weight, and variances that can be corrected.
-
-        Parameters
-        ----------
-        running : tuple of array
-            Mean and variance, updated in place.
-        total : array
-            The sums of the weights.
-        mean, variance : array
-            As `seen_statistics` returns them.
-        correction : float or array
-            What is subtracted from `total` for the running variance.
-        momentum : float
-            The weight of the new statistics.
-        """
-        seen, corrected = total > 0.0, total > correction * _ROUNDED_UP
-        with np.errstate(all="ignore"):
-            unbiased = variance * (total / np.where(corrected, total - correction, 1.0))
-        new = np.where(seen, mean, 0.0), np.where(corrected, unbiased, 0.0)
-        moved = np.array(running[0], np.float64), np.array(running[1], np.float64)
-        cpu.update_running(moved, *new, 1.0, momentum)
-        for array, values, moves in zip(running, moved, (seen, corrected), strict=True):
-            with np.errstate(all="ignore"):  # a variance may leave the range of float32
-                np.copyto(array, values, where=moves, casting="same_kind")
+        cpu.update_counted(running, mean, variance, self._total, 1.0 - divisor, momentum)
 
     def column_forward(self, *arguments: Any) -> tuple[Any, Any]:
         """Return what `ColumnBackend.column_forward` returns."""

@@ -681,10 +681,12 @@ def moved_statistic(old: Any, new: Any, divisor: int, weight: float) -> Any:
 
 def seen_statistics(total: Any, mean: Any, m2: Any) -> tuple[Any, Any]:
     """Return the mean and the variance of channels, NaN where the sum of the weights is 0."""
-    backend: Any
-    backend, mean = backend_for(counted(mean), "mean")
-    statistics: tuple[Any, Any] = backend.seen_statistics(total, mean, m2)
-    return statistics
+    seen = total > 0.0
+    with np.errstate(all="ignore"):
+        variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
+    # 0 would mean a constant channel.
+    variance = np.where((m2 > 0.0) & (variance == 0.0), np.nextafter(0.0, 1.0), variance)
+    return np.where(seen, mean, np.nan), variance
 
 
 def moved_where_seen(
@@ -708,7 +710,8 @@ def moved_where_seen(
     backend: Any
     backend, old = backend_for(counted(old), "running_var")
     running = old.copy(), old.copy()
-    backend.move_where_seen(running, total, mean, variance, correction, weight)
+    total = np.array(total)  # a writable copy, as kernels take it
+    backend.update_counted(running, mean, variance, total, correction, weight)
     return running
 
 

@@ -227,7 +227,7 @@ def _weights(value: Any, shape: Shape, own: Axes) -> Any:
     """Return weights in float64 that broadcast against x, which has this shape."""
     array = as_plain_array("weights", value)
     check_float("weights", array.dtype)
-    weights = array.astype(np.float64)
+    weights = array.astype(np.float64, copy=False)
     weights = weights.reshape(_of_own(weights, shape, own))
     check_broadcasts("weights", weights.shape, shape)
     return weights

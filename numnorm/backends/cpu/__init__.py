@@ -58,7 +58,13 @@ _HOMES = {
         "moving_forward",
     ),
     "rows.rows": ("row_backward", "row_forward"),
-    "weighted.columns": ("weighted_column_backward", "weighted_column_forward", "weighted_moments"),
+    "weighted.arrays": ("whole_mask",),
+    "weighted.columns": (
+        "weighted_column_backward",
+        "weighted_column_forward",
+        "weighted_moments",
+        "weighted_statistics",
+    ),
     "weighted.rows": ("weighted_row_backward", "weighted_row_forward"),
     "statistics.stored": (
         "check_updatable",
@@ -67,6 +73,7 @@ _HOMES = {
         "saved",
         "share_memory",
         "step_statistics",
+        "update_counted",
         "update_running",
     ),
 }

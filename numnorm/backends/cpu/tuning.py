@@ -43,6 +43,7 @@ GROUP_ROWS = 4  # More rows at once evict each other from the first-level cache.
 GROUP_LEAST_ROW_BYTES = 1 << 12  # Several narrower rows lie in one page.
 PART_LEAST_GROUPS = 8  # Keeps few rows of a part for the slower loop over single rows.
 PIVOT_ROWS = 16  # With fewer rows too many pivots are poor.
+MASKED_PIVOT_ROWS = 32  # The same where half of them may be left out.
 COLUMN_TILE_ELEMENTS = 512  # A multiple of every number of lanes.
 COLUMN_TILE_PEEL_LEAST_ROW_BYTES = 1 << 11  # Tiles of narrower rows do not peel to a line.
 GRADIENT_TILE_MOST_BYTES = 1 << 12  # A row, its coefficients and sums fit a large L1 cache.

@@ -46,7 +46,7 @@ def _statistic(name: str, value: Any, plan: Plan) -> Array:
     return as_statistic(name, value, plan.channels, "the channels of x")
 
 
-def _parameter(name: str, value: Any, plan: Plan) -> Array | None:
+def parameter_of(name: str, value: Any, plan: Plan) -> Array | None:
     """Return gamma or beta, checked, in the compute type."""
     if value is None:
         return None
@@ -76,7 +76,7 @@ def column_forward(
     element_type, parts = plan.element_type, plan.parts
     source = plan.source(x)
     try:
-        gamma, beta = _parameter("gamma", gamma, plan), _parameter("beta", beta, plan)
+        gamma, beta = parameter_of("gamma", gamma, plan), parameter_of("beta", beta, plan)
     except ValueError as error:
         given = x, mean, m2, divisor, eps, gamma, beta, layout, out
         return broadcast_parameters.forward_of_channels(column_forward, error, *given)
@@ -122,7 +122,7 @@ def column_backward(
     grads = plan.source(like_input("dy", dy, x))
     statistics = _statistic("mean", mean, plan), _statistic("rstd", rstd, plan)
     try:
-        weight = _parameter("gamma", gamma, plan)
+        weight = parameter_of("gamma", gamma, plan)
     except ValueError as error:
         taken = dy, x, *statistics, gamma, layout, detached, out
         return broadcast_parameters.backward_of_channels(column_backward, error, *taken)

@@ -42,7 +42,7 @@ from numnorm.backends.cpu.simd.vector import make_load, multiply_add
 
 
 @inlined
-def _output_coefficients(coefficients: Any, scaled: Any) -> Any:
+def coefficients_of_output(coefficients: Any, scaled: Any) -> Any:
     """Return scale, mean_hi, factor and offset of all channels."""
     size = coefficients.shape[1]
     scale = present(scaled, window(coefficients, 0, size))
@@ -66,7 +66,7 @@ def make_forward_across(element_type: ElementType) -> Kernel:
         # Groups of rows gain only where x comes from memory: caches are faster row by row.
         in_groups = width >= least_width and is_large(y)
         nontemporal = use_nontemporal(y, width, shift)
-        given, how = _output_coefficients(coefficients, scaled), (in_groups, nontemporal)
+        given, how = coefficients_of_output(coefficients, scaled), (in_groups, nontemporal)
         output_rows((as_flat(x),), rows, width, shift, given, as_flat(y), how)
         fence_after_stores(nontemporal)
 
@@ -83,7 +83,7 @@ def make_forward_along(element_type: ElementType) -> Kernel:
     def kernel(x, coefficients, scaled, y, shift, parts, first, last):
         outer, channels, inner = x.shape
         x, y = as_flat(x), as_flat(y)
-        scale, mean_hi, factor, offset = _output_coefficients(coefficients, scaled)
+        scale, mean_hi, factor, offset = coefficients_of_output(coefficients, scaled)
         segments = outer * channels
         nontemporal = use_nontemporal(y, inner, peel_of(y, inner))
         for t in range(first * segments // parts, last * segments // parts):

@@ -16,6 +16,7 @@ from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_
 from numnorm.backends.cpu.memory.kernel_arrays import window
 from numnorm.backends.cpu.simd.access import VectorAccess, full_access, tail_access
 from numnorm.backends.cpu.simd.element_type import ElementType
+from numnorm.backends.cpu.simd.kept import filled
 from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, prefetch, reduce_sum
 from numnorm.backends.formulas.norms import channel_gradient, channel_output
@@ -37,6 +38,25 @@ def _make_put_output(element_type: ElementType, access: VectorAccess) -> Callabl
         scale, mean_hi, factor, offset = coefficients
         x = to_compute(read(arrays[0], j, active)) * scale
         write(y, j, to_storage(_channel_output(x, mean_hi, factor, offset)), active)
+
+    return put
+
+
+def _make_put_masked_output(element_type: ElementType, access: VectorAccess) -> Callable[..., Any]:
+    """Return a compiled ``put((x, keep, omit), j, active, coefficients, y)`` like that of outputs.
+
+    The coefficients also have the results of what `keep` leaves out, and of NaN that is left out.
+    """
+    to_compute, to_storage = element_type.to_compute, element_type.to_storage
+    read, given, write = access.read, access.coefficient, access.write
+
+    @inlined
+    def put(arrays, j, active, coefficients, y):
+        x, keep, omit = arrays
+        scale, mean_hi, factor, offset, fill, missing = coefficients
+        values, kept = to_compute(read(x, j, active)), given(keep, j, active, None)
+        result = _channel_output(values * scale, mean_hi, factor, offset)
+        write(y, j, to_storage(filled(result, kept, values, omit, fill, missing)), active)
 
     return put
 
@@ -192,6 +212,12 @@ def make_output_row(element_type: ElementType) -> Callable[..., Any]:
 def make_store_output_rows(element_type: ElementType) -> Callable[..., Any]:
     """Return the ``store_rows`` of `_make_rows` for `channel_output`."""
     return _make_rows(element_type, _make_put_output)
+
+
+@functools.cache
+def make_masked_output_row(element_type: ElementType) -> Callable[..., Any]:
+    """Return the ``store_row`` of `_make_row` for `channel_output` with a mask."""
+    return _make_row(element_type, _make_put_masked_output)
 
 
 @functools.cache

@@ -25,6 +25,8 @@ from numnorm.layouts import ColumnLayout, RowLayout
 
 _moved = inlined(moved)
 
+# Weights of the sum 1, the commonest, may add up to a little more: W - 1 is rounding then.
+_ROUNDED_UP = 1.0 + 1e-9
 # Squares with a sum below this may have lost digits in float64.
 _SMALLEST_VARIANCE = 1e-301
 
@@ -68,6 +70,28 @@ def make_moving_averages() -> Function:
     return make_function("stored_statistics.moving_averages", kernel)
 
 
+def make_counted_averages() -> Function:
+    """Return the kernel of `update_counted`.
+
+    Its arguments are ``running_mean, running_var, mean, variance, total, correction, momentum``. It
+    moves running statistics of channels of which each has a `total` weight: the mean if that is
+    not 0, the variance if it is more than the correction, and then multiplied by
+    ``total / (total - correction)``.
+    """
+    rounded_up = _ROUNDED_UP
+
+    def kernel(running_mean, running_var, mean, variance, total, correction, momentum):
+        for c in range(mean.size):
+            weight = total[c]
+            if weight > 0.0:
+                running_mean[c] = _moved(np.float64(running_mean[c]), mean[c], momentum)
+            if weight > correction[c] * rounded_up and weight > 0.0:
+                unbiased = variance[c] * (weight / (weight - correction[c]))
+                running_var[c] = _moved(np.float64(running_var[c]), unbiased, momentum)
+
+    return make_function("stored_statistics.counted_averages", kernel)
+
+
 def make_restored_means() -> Function:
     """Return the kernel ``(x, inner, sums, table)`` of `restore_means`.
 
@@ -102,6 +126,7 @@ _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _SHARED = "running_var must not share memory with running_mean, got such an array"
 
 moving_averages = functools.cache(make_moving_averages)
+_counted_averages = functools.cache(make_counted_averages)
 _restored_means = functools.cache(make_restored_means)
 
 
@@ -198,9 +223,35 @@ def update_running(
     running: tuple[Array, Array], mean: Array, m2: Array, divisor: float, momentum: float
 ) -> None:
     """Move a running mean and variance towards the mean and m2 / divisor of a new batch."""
-    moved = [a if _is_usual(a, mean.shape) else a.astype(np.float64) for a in running]
-    moving_averages()(*moved, mean, m2, divisor, momentum)
-    for array, new in zip(running, moved, strict=True):
+    usual = _as_usual(running, mean.shape)
+    moving_averages()(*usual, mean, m2, divisor, momentum)
+    _write_back(usual, running)
+
+
+def update_counted(
+    running: tuple[Array, Array],
+    mean: Array,
+    variance: Array,
+    total: Array,
+    correction: Any,
+    momentum: float,
+) -> None:
+    """Move a running mean and variance as `make_counted_averages` says.
+
+    The correction is one number, or one for each channel.
+    """
+    correction = np.full(mean.shape, correction, np.float64)
+    usual = _as_usual(running, mean.shape)
+    _counted_averages()(*usual, mean, variance, total, correction, momentum)
+    _write_back(usual, running)
+
+
+def _as_usual(running: tuple[Array, Array], shape: tuple[int]) -> list[Array]:
+    return [a if _is_usual(a, shape) else a.astype(np.float64) for a in running]
+
+
+def _write_back(usual: list[Array], running: tuple[Array, Array]) -> None:
+    for array, new in zip(running, usual, strict=True):
         if new is not array:
             with np.errstate(all="ignore"):  # a variance may leave the range of float32
                 array[...] = new

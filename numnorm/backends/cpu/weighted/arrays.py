@@ -46,6 +46,20 @@ def mask_of(
     return keep.view(np.uint8), step
 
 
+def whole_mask(weighting: Weighting, shape: Shape) -> Weighting:
+    """Return a weighting whose mask, if there is one, has this shape and is C-contiguous."""
+    keep = weighting.keep
+    if keep is None or (keep.shape == shape and keep.flags.carray):
+        return weighting
+    return weighting._replace(keep=np.array(np.broadcast_to(keep, shape), order="C"))
+
+
+def kept_of(weighting: Weighting, shape: Shape) -> tuple[Array | None, int | None]:
+    """Return a byte of `keep` for each element, flat, and `omit`; None for what is not given."""
+    keep = whole_mask(weighting, shape).keep
+    return None if keep is None else keep.reshape(-1).view(np.uint8), 1 if weighting.omit else None
+
+
 def _flat(
     values: Any, dtype: np.dtype[Any], shape: Shape, order: Order, rows: int, width: int
 ) -> tuple[Array, int]:

@@ -9,18 +9,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numnorm.backends.cpu.columns.moments import two_sum
+from numnorm.backends.cpu.columns.moments_kernels import SMALLEST_M2
 from numnorm.backends.cpu.compiler.jit import Function, Kernel, inlined, make_function
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.kernel_arrays import window
 from numnorm.backends.cpu.memory.nontemporal import (
     gradient_uses_write_combining,
     make_writer,
-    uses_write_combining,
 )
 from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.backends.cpu.statistics.saved import MOST_LOST
 from numnorm.backends.cpu.weighted.loops import (
     LANES,
-    Fill,
     Selection,
     clear,
     is_kept,
@@ -28,6 +29,9 @@ from numnorm.backends.cpu.weighted.loops import (
     scratch,
     total_of,
 )
+from numnorm.backends.cpu.weighted.masked_columns import store_statistics
+
+_two_sum = inlined(two_sum)
 
 # Sums of this many entries are added up first, and what their sum loses is kept: long sums would
 # lose digits.
@@ -175,11 +179,83 @@ def make_gradient_sums(dtype: str) -> Kernel:
     return _make_sums(f"weighted.gradient_sums.{dtype}", _add_gradients)
 
 
-def make_pivots() -> Function:
-    """Return the kernel that finds the first value of each channel that counts.
+@inlined
+def _summed(table, c):
+    """Return the four sums of channel c over all parts."""
+    one, two, three, four = 0.0, 0.0, 0.0, 0.0
+    for k in range(0, 8, 4):  # what rounding took comes last
+        for p in range(table.shape[0]):
+            one += table[p, k, c]
+            two += table[p, k + 1, c]
+            three += table[p, k + 2, c]
+            four += table[p, k + 3, c]
+    return one, two, three, four
 
-    `further` gets the sum of the distances of the next values from it, and `found` the number of
-    values, at most 16. All are zeros at first.
+
+def make_moment_finish() -> Function:
+    """Return a function ``(table, pivots, farthest, moments, statistics)``.
+
+    It stores what `make_masked_fold` does from the table of `make_moment_sums`, and returns whether
+    the square of any pivot's distance from its mean is more than `farthest` variances. Such pivots
+    become the mean.
+    """
+
+    def finish(table, pivots, farthest, moments, statistics):
+        totals, means, lows, m2s = moments[0], moments[1], moments[2], moments[3]
+        any_far = 0
+        for c in range(pivots.size):
+            total, first, second, extent = _summed(table, c)
+            mean = first / total if total > 0.0 else 0.0
+            m2 = second - first * mean
+            far = first * mean > farthest * m2
+            totals[c] = total
+            means[c], lows[c] = _two_sum(pivots[c], mean)
+            pivots[c] = pivots[c] + mean if far else pivots[c]
+            any_far += 1 if far else 0
+            # max() would turn a NaN into 0.
+            m2s[c] = (SMALLEST_M2 if extent > 0.0 else 0.0) if m2 <= 0.0 else m2
+        store_statistics(moments, statistics)
+        return any_far > 0
+
+    return make_function("weighted.moment_finish", finish)
+
+
+def make_gradient_finish() -> Function:
+    """Return the function that completes a gradient.
+
+    Its arguments are ``table, mean, rstd, gamma``, whether mean and scale are detached, and
+    ``coefficients, gradients``. From the table of `make_gradient_sums` it stores the coefficients
+    of `make_column_dx` and, as the rows of `gradients`, dgamma and dbeta.
+    """
+    most_lost = MOST_LOST
+
+    def finish(table, mean, rstd, gamma, mean_detached, scale_detached, coefficients, gradients):
+        means, factors, constants = coefficients[0], coefficients[1], coefficients[2]
+        slopes, dgamma, dbeta = coefficients[3], gradients[0], gradients[1]
+        for c in range(mean.size):
+            total, first, sum_dy, products = _summed(table, c)
+            divisor = total if total > 0.0 else 1.0
+            lost = first / divisor
+            # A mean that the caller changed stays as it is.
+            lost = lost if abs(lost) <= most_lost * abs(mean[c]) else 0.0
+            # A channel of which nothing is left has a NaN as its statistics, and sums of 0.
+            nothing = (sum_dy == 0.0) & (products == 0.0)
+            gradient = 0.0 if nothing else rstd[c] * (products - lost * sum_dy)
+            factor = gamma[c] * rstd[c]
+            slope = 0.0 * factor if scale_detached else factor * rstd[c] * (gradient / divisor)
+            through_mean = 0.0 if mean_detached else sum_dy / divisor
+            means[c], factors[c], slopes[c] = mean[c], factor, slope
+            constants[c] = factor * through_mean - lost * slope
+            dgamma[c], dbeta[c] = gradient, sum_dy
+
+    return make_function("weighted.gradient_finish", finish)
+
+
+def make_pivots() -> Function:
+    """Return the kernel that finds a pivot of each channel among the values that count.
+
+    Each becomes the mean of `found` such values, at most 16. `further` gets the sum of their
+    distances from the first one. All are zeros at first.
     """
 
     def kernel(x, keep, keep_step, weights, weight_step, omit, shape, pivots, further, found):
@@ -197,6 +273,8 @@ def make_pivots() -> Function:
                     further[c] += value - pivots[c]
                     found[c] += 1
                     left -= 1 if found[c] == _OF_PIVOT else 0
+        for c in range(channels):
+            pivots[c] += further[c] / max(found[c], 1)
 
     return make_function("weighted.pivots", kernel)
 
@@ -222,58 +300,6 @@ def _coefficients(table, columns, channel, n, spread):
         three[k] = table[2 * size + channel]
         four[k] = table[3 * size + channel]
     return window(one, 0, n), window(two, 0, n), window(three, 0, n), window(four, 0, n)
-
-
-def make_column_forward(dtype: str) -> Kernel:
-    """Return the kernel that stores ``((x - mean) - lost) * factor + offset``.
-
-    The coefficients ``(4, channels)``, flat, are mean, lost, factor and offset.
-    """
-    real = np.dtype(dtype).type
-    make_buffer, begin, target_of, written, finish = make_writer(
-        element_type_of(np.dtype(dtype)), LANES
-    )
-
-    @inlined
-    def apply(x, keep, omit, coefficients, fill, y):
-        mean, lost, factor, offset = coefficients
-        for k in range(x.size):
-            value = np.float64(x[k])
-            result = ((value - mean[k]) - lost[k]) * factor[k] + offset[k]
-            result = result if is_kept(1, value, omit) else fill.missing
-            y[k] = real(result if keep[k] != 0 else fill.fill)
-
-    def kernel(
-        x: Any,
-        selection: Selection,
-        columns: Columns,
-        table: Any,
-        fill: Fill,
-        y: Any,
-        parts: int,
-        first: int,
-        last: int,
-    ) -> None:
-        width, spread = (
-            columns.channels * columns.inner,
-            (scratch(), scratch(), scratch(), scratch()),
-        )
-        start_row, buffer = first * columns.outer // parts, make_buffer()
-        combines, state = uses_write_combining(y), begin(y, start_row * width)
-        for i in range(start_row, last * columns.outer // parts):
-            keep, _, omit = of_row(selection, i, width)
-            for u in range(_units(columns)):
-                start, n, channel = _unit_of(columns, u)
-                at, coefficients = (
-                    i * width + start,
-                    _coefficients(table, columns, channel, n, spread),
-                )
-                target = target_of(y, at, n, buffer, state, combines)
-                apply(window(x, at, n), window(keep, start, n), omit, coefficients, fill, target)
-                state = written(y, n, buffer, state, combines)
-        finish(y, buffer, state, combines)
-
-    return make_grouped_kernel(f"weighted.column_forward.{dtype}", kernel)
 
 
 def make_column_dx(dtype: str) -> Kernel:

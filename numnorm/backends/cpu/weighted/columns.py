@@ -1,6 +1,7 @@
 """The norms with statistics of each channel, with weights: the callers of the kernels."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,8 +9,9 @@ import numpy as np
 from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.weighting import Weighting
-from numnorm.backends.cpu.columns.moments import Counted, two_sum
-from numnorm.backends.cpu.columns.moments_kernels import SMALLEST_M2
+from numnorm.backends.cpu.columns.columns import column_forward, output_coefficients, parameter_of
+from numnorm.backends.cpu.columns.moments import Counted
+from numnorm.backends.cpu.columns.plan import plan_of
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import row_parts, run, summed_parts
 from numnorm.backends.cpu.memory.host_arrays import (
@@ -19,21 +21,29 @@ from numnorm.backends.cpu.memory.host_arrays import (
     as_parameter,
     as_statistic,
     gradient_dtype,
+    result,
 )
 from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics import broadcast_parameters
-from numnorm.backends.cpu.statistics.saved import MOST_LOST
-from numnorm.backends.cpu.weighted.arrays import output_for, result_of, selection_of
+from numnorm.backends.cpu.weighted.arrays import kept_of, output_for, result_of, selection_of
 from numnorm.backends.cpu.weighted.column_kernels import (
     Columns,
     make_column_dx,
-    make_column_forward,
+    make_gradient_finish,
     make_gradient_sums,
+    make_moment_finish,
     make_moment_sums,
     make_pivots,
 )
 from numnorm.backends.cpu.weighted.loops import Selection
+from numnorm.backends.cpu.weighted.masked_columns import (
+    make_masked_fold,
+    make_masked_forward_across,
+    make_masked_forward_along,
+    make_masked_moments_across,
+    make_masked_moments_along,
+)
 from numnorm.layouts import ColumnLayout
 
 _FLOAT64 = np.dtype(np.float64)
@@ -44,7 +54,6 @@ _FARTHEST = {"float32": 1e6, "float64": 1.0}
 _pivots = functools.cache(make_pivots)
 _moment_sums = functools.cache(make_moment_sums)
 _gradient_sums = functools.cache(make_gradient_sums)
-_forward_kernel = functools.cache(make_column_forward)
 _dx_kernel = functools.cache(make_column_dx)
 
 
@@ -71,50 +80,85 @@ def _source(weighting: Weighting, x: Array, layout: ColumnLayout, dtype: np.dtyp
     return _Source(wide, array, selection, Columns(layout.outer, layout.channels, layout.inner))
 
 
+class _MaskedFamily(NamedTuple):
+    """The kernel factories of one layout, for elements that are left out."""
+
+    moments: Callable[..., Kernel]
+    forward: Callable[..., Kernel]
+
+
+_ACROSS = _MaskedFamily(
+    functools.cache(make_masked_moments_across), functools.cache(make_masked_forward_across)
+)
+_ALONG = _MaskedFamily(
+    functools.cache(make_masked_moments_along), functools.cache(make_masked_forward_along)
+)
+_fold, _finish = functools.cache(make_masked_fold), functools.cache(make_moment_finish)
+_gradients = functools.cache(make_gradient_finish)
+
+
 def weighted_moments(weighting: Weighting, x: Array, layout: ColumnLayout) -> Counted:
     """Return the sum of the weights, mean, m2 and mean_lo of each channel.
 
     A channel of which nothing is left has moments of 0.
     """
-    dtype = element_type_of(x.dtype).compute_dtype
-    source = _source(weighting, x, layout, dtype)
-    channels, columns = layout.channels, source.columns
-    pivots, further, found = np.zeros(channels), np.zeros(channels), np.zeros(channels, np.int64)
-    keep, keep_step, weights, weight_step, omit = source.selection
-    steps = keep, keep_step, weights, weight_step, omit, tuple(columns)
-    if x.size:
-        _pivots()(source.array.reshape(-1), *steps, pivots, further, found)
-        with np.errstate(under="ignore"):
-            pivots = pivots + further / np.maximum(found, 1)
-    total, first, m2, extent = _around(source, pivots)
-    divisor = np.where(total > 0.0, total, 1.0)
-    with np.errstate(all="ignore"):
-        mean = first / divisor
-        far = first * mean > _FARTHEST[dtype.name] * (m2 - first * mean)
-        if far.any():
-            pivots = np.where(far, pivots + mean, pivots)
-            total, first, m2, extent = _around(source, pivots)
-            mean = first / divisor
-        m2 = m2 - first * mean
-        mean, mean_lo = two_sum(pivots, mean)
-        m2 = np.where((m2 <= 0.0) & (extent > 0.0), SMALLEST_M2, np.maximum(m2, 0.0))
+    total, mean, mean_lo, m2 = _moments(weighting, x, layout)[0]
     return total, mean, m2, mean_lo
 
 
-def _around(source: _Source, pivots: Array) -> Array:
-    """Return the sums of w, w d, w d**2 and |d| of each channel, with ``d = x - pivot``."""
-    return _sums(_moment_sums(source.wide.dtype.name), source, source.array, pivots)
+def weighted_statistics(
+    weighting: Weighting, x: Array, layout: ColumnLayout
+) -> tuple[Array, Array, Array]:
+    """Return the sum of the weights, mean and variance of each channel.
+
+    The last two are NaN where nothing has weight.
+    """
+    moments, (mean, variance) = _moments(weighting, x, layout)
+    return moments[0], mean, variance
 
 
-def _sums(kernel: Kernel, source: _Source, dy: Array, pivots: Array) -> Array:
+def _moments(weighting: Weighting, x: Array, layout: ColumnLayout) -> tuple[Array, Array]:
+    """Return the tables of `make_masked_fold`: of moments, and of statistics."""
+    moments, statistics = np.empty((4, layout.channels)), np.empty((2, layout.channels))
+    if not x.size:
+        moments[...], statistics[...] = 0.0, np.nan
+    elif weighting.weights is None:
+        plan = plan_of(x.dtype, layout)
+        table = np.empty((4, layout.blocks, layout.channels))
+        kernel = (_ACROSS if layout.inner == 1 else _ALONG).moments(plan.element_type)
+        arguments = plan.source(x), *kept_of(weighting, x.shape), layout.block, table
+        plan.run(kernel, arguments, plan.block_parts, 1)
+        _fold()(table, moments, statistics)
+    else:
+        _add_up(weighting, x, layout, moments, statistics)
+    return moments, statistics
+
+
+def _add_up(
+    weighting: Weighting, x: Array, layout: ColumnLayout, moments: Array, statistics: Array
+) -> None:
+    """Store the moments and statistics of channels with weights."""
+    dtype = element_type_of(x.dtype).compute_dtype
+    source = _source(weighting, x, layout, dtype)
+    keep, keep_step, weights, weight_step, omit = source.selection
+    pivots, sums = np.zeros(layout.channels), _moment_sums(dtype.name)
+    steps = keep, keep_step, weights, weight_step, omit, tuple(source.columns)
+    further, found = np.zeros(layout.channels), np.zeros(layout.channels, np.int64)
+    _pivots()(source.array.reshape(-1), *steps, pivots, further, found)
+    for farthest in (_FARTHEST[dtype.name], np.inf):
+        table = _table(sums, source, source.array, pivots)
+        if not _finish()(table, pivots, farthest, moments, statistics):
+            break
+
+
+def _table(kernel: Kernel, source: _Source, dy: Array, pivots: Array) -> Array:
+    """Return four sums of each part and channel, and what rounding took from them."""
     outer, channels, inner = source.columns
     parts = summed_parts(outer, channels * inner, 4 * channels)
     table = np.zeros((parts, 8, channels))
     arguments = dy.reshape(-1), *source.selection, *source.columns, pivots, table.reshape(-1)
     source.run(kernel, arguments, parts, 1 if dy is source.array else 2)
-    sums, lost = table.sum(0).reshape(2, 4, channels)
-    total: Array = sums + lost
-    return total
+    return table
 
 
 def weighted_column_forward(
@@ -130,40 +174,31 @@ def weighted_column_forward(
     out: Any,
 ) -> tuple[Array, Array]:
     """Return what `column_forward` returns; elements that are left out get their fill values."""
-    shape, meaning = (layout.channels,), "the channels of x"
+    if weighting.keep is None and not weighting.omit:
+        return column_forward(x, mean, m2, divisor, eps, gamma, beta, layout, out)
+    plan = plan_of(x.dtype, layout)
+    element_type, parts, source = plan.element_type, plan.parts, plan.source(x)
     try:
-        weight = _parameter("gamma", gamma, shape, meaning, 1.0)
-        bias = _parameter("beta", beta, shape, meaning, 0.0)
+        gamma, beta = parameter_of("gamma", gamma, plan), parameter_of("beta", beta, plan)
     except ValueError as error:
         refill = filling_of(weighting, x)
         of_all = functools.partial(weighted_column_forward, weighting)
         given = x, mean, m2, divisor, eps, gamma, beta, layout, out
         y, rstd = broadcast_parameters.forward_of_channels(of_all, error, *given)
         return refill(y), rstd
-    dtype = element_type_of(x.dtype).compute_dtype
-    source = _source(weighting, x, layout, dtype)
-    rstd = reciprocal_deviations(m2, divisor, eps)
-    mean = np.asarray(mean, np.float64)
-    with np.errstate(all="ignore"):
-        table = np.stack([mean, np.zeros(shape), rstd * weight, bias]).reshape(-1)
-    inputs = source.selection.keep, source.selection.weights
-    target = output_for(source.array, source.wide, x, out, inputs)
+    keep, omit = kept_of(weighting, x.shape)
+    target = plan.target(source, x, out, keep)
+    rstd, coefficients = np.empty(plan.channels), plan.table(4)
+    found = output_coefficients(element_type)(
+        mean, m2, divisor, eps, gamma, beta, rstd, coefficients
+    )
+    if found == 2:
+        raise ValueError(f"running_var must not be negative, got {np.nanmin(m2):g}")
+    kernel = (_ACROSS if layout.inner == 1 else _ALONG).forward(element_type)
     fills = weighting.fill, weighting.fill_missing
-    arguments = *source.selection, *source.columns, table, *fills, target.reshape(-1)
-    parts = row_parts(layout.outer, x.size)
-    source.run(_forward_kernel(dtype.name), arguments, parts, 2)
-    return result_of(target, source.wide, x, out), rstd
-
-
-def reciprocal_deviations(m2: Array, divisor: float, eps: float) -> Array:
-    """Return ``1 / sqrt(m2 / divisor + eps)``: see `column_forward` of the contract."""
-    with np.errstate(all="ignore"):
-        if np.any(m2 < 0.0):
-            raise ValueError(f"running_var must not be negative, got {np.nanmin(m2):g}")
-        total = np.asarray(m2, np.float64) / divisor + eps
-        outside = ((m2 > 0.0) & (total < 1e-301)) | (total == np.inf)
-        reciprocal = 1.0 / np.sqrt(total)
-    return np.where(outside, np.nan, np.where(total == 0.0, 0.0, reciprocal))
+    arguments = source, keep, omit, coefficients, found == 1 or None, *fills, target, parts
+    plan.run(kernel, arguments, parts, 2)
+    return result(target, x, out, None), rstd
 
 
 def weighted_column_backward(
@@ -195,35 +230,23 @@ def weighted_column_backward(
     grad = as_kernel_array(
         grad.astype(dtype, copy=False), element_type_of(dtype), None, layout.kernel_shape
     )
-    sums = _sums(_gradient_sums(dtype.name), source, grad, mean)
-    table, dgamma, dbeta = _gradients(sums, mean, rstd, weight, detached)
+    sums = _table(_gradient_sums(dtype.name), source, grad, mean)
+    table, gradients = np.empty((4, *shape)), np.empty((2, *shape))
+    _gradients()(sums, mean, rstd, weight, detached.mean, detached.scale, table, gradients)
+    dgamma, dbeta = gradients
     inputs = grad, source.selection.keep, source.selection.weights
     target = output_for(source.array, source.wide, x, out, inputs)
-    arguments = grad.reshape(-1), *source.selection, *source.columns, table, target.reshape(-1)
+    arguments = (
+        grad.reshape(-1),
+        *source.selection,
+        *source.columns,
+        table.reshape(-1),
+        target.reshape(-1),
+    )
     source.run(_dx_kernel(dtype.name), arguments, row_parts(layout.outer, x.size), 3)
     own = gradient_dtype("gamma", gamma, x.dtype)
     with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
         return result_of(target, source.wide, x, out), dgamma.astype(own), dbeta.astype(own)
-
-
-def _gradients(
-    sums: Array, mean: Array, rstd: Array, weight: Array, detached: Detached
-) -> tuple[Array, Array, Array]:
-    """Return the coefficients of dx, dgamma and dbeta from the sums of `make_gradient_sums`."""
-    total, first, dbeta, products = sums
-    seen = total > 0.0
-    divisor = np.where(seen, total, 1.0)
-    with np.errstate(all="ignore"):
-        lost = first / divisor
-        # A mean that the caller changed stays as it is.
-        lost = np.where(np.abs(lost) <= MOST_LOST * np.abs(mean), lost, 0.0)
-        # A channel of which nothing is left has a NaN as its statistics, and sums of 0.
-        dgamma = np.where((dbeta == 0.0) & (products == 0.0), 0.0, rstd * (products - lost * dbeta))
-        factor = weight * rstd
-        through_mean = 0.0 if detached.mean else dbeta / divisor
-        slope = 0.0 * factor if detached.scale else factor * rstd * (dgamma / divisor)
-        constant = factor * through_mean - lost * slope
-    return np.stack([mean, factor, constant, slope]).reshape(-1), dgamma, dbeta
 
 
 def _parameter(name: str, value: Any, shape: tuple[int], meaning: str, missing: float) -> Array:

@@ -145,7 +145,7 @@ def _make_pivot(element_type: ElementType) -> Callable[..., Any]:
 
 
 @functools.cache
-def _make_row_statistics(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
+def make_kept_statistics(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled ``statistics(row, keep, omit, scale) -> (number, mean_hi, mean_lo, m2)``.
 
     Without an element the mean is NaN.
@@ -199,7 +199,7 @@ def _make_rescale(element_type: ElementType) -> Callable[..., Any]:
 def make_masked_statistics(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``statistics(row, keep, omit, scaling)`` like `make_row_statistics`."""
     real, smallest = element_type.compute_type, element_type.smallest_variance
-    statistics = _make_row_statistics(element_type, centred=formula.centred)
+    statistics = make_kept_statistics(element_type, centred=formula.centred)
     rescale = _make_rescale(element_type)
 
     @shared
