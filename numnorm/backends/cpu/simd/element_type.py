@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from numnorm.backends.cpu.compiler.jit import overloaded
+from numnorm.backends.cpu.compiler.jit import inlined, overloaded
 from numnorm.backends.cpu.simd.vector import Vector, compiled_as, constant, indices
 
 # Conversions of words
@@ -211,6 +211,37 @@ def _same(typing_context, value):
     return value(value), lambda context, builder, signature, arguments: arguments[0]
 
 
+def _plain_widened(value: Any) -> Any:
+    return np.float64(value)
+
+
+@compiled_as(_plain_widened)
+def _widened(typing_context, value):
+    is_vector = isinstance(value, Vector)
+    result = Vector(types.float64, value.count) if is_vector else types.float64
+
+    def generate(context, builder, signature, arguments):
+        return builder.fpext(arguments[0], context.get_value_type(result))
+
+    return result(value), generate
+
+
+def _plain_narrowed(value: Any) -> Any:
+    with np.errstate(over="ignore"):
+        return np.float32(value)
+
+
+@compiled_as(_plain_narrowed)
+def _narrowed(typing_context, value):
+    is_vector = isinstance(value, Vector)
+    result = Vector(types.float32, value.count) if is_vector else types.float32
+
+    def generate(context, builder, signature, arguments):
+        return builder.fptrunc(arguments[0], context.get_value_type(result))
+
+    return result(value), generate
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ElementType:
     """An element type: its storage dtype in kernels, its compute type, its conversions.
@@ -279,6 +310,21 @@ _ELEMENT_TYPES = {
         ),
     )
 }
+
+
+@functools.cache
+def in_float64(element_type: ElementType) -> ElementType:
+    """Return the element type with the same dtype in memory and the compute type float64."""
+    if element_type.compute_type is np.float64:
+        return element_type
+    to_single, to_storage = element_type.to_compute, element_type.to_storage
+    return dataclasses.replace(
+        element_type,
+        name=f"{element_type.name}.in_float64",
+        compute_type=np.float64,
+        to_compute=inlined(lambda value: _widened(to_single(value))),
+        to_storage=inlined(lambda value: to_storage(_narrowed(value))),
+    )
 
 
 @functools.cache

@@ -1,7 +1,8 @@
 """Vectors of elements of which some are left out: by a mask of bytes, or because they are NaN.
 
 Each function gets the elements as a vector `x`, and `kept`, a vector of bytes: 0 is left out. Both
-`kept` and `omit` may be None. With another `omit` NaN is left out.
+`kept` and `omit` may be None. With another `omit` NaN is left out. `weights` is a vector of float64
+or None: each element then has the weight 1.
 """
 
 import functools
@@ -14,7 +15,15 @@ from numba.core import cgutils, types
 
 from numnorm.backends.cpu.compiler.jit import overloaded
 from numnorm.backends.cpu.simd.masked import lane_mask, make_masked_load, masked_load_at
-from numnorm.backends.cpu.simd.vector import Vector, compiled_as, constant, pointer_of, splat
+from numnorm.backends.cpu.simd.vector import (
+    Vector,
+    compiled_as,
+    constant,
+    make_zeros,
+    pointer_of,
+    reduce_sum,
+    splat,
+)
 
 _INT64 = ir.IntType(64)
 
@@ -68,6 +77,79 @@ def number_kept(typing_context, kept, x, omit):
         return builder.call(count, [word])
 
     return types.intp(kept, x, omit), generate
+
+
+def _plain_weighing(kept: Any, weights: Any) -> Any:
+    if weights is None:
+        return kept
+    weighs = weights > 0
+    return (weighs if kept is None else (kept != 0) & weighs).astype(np.uint8)
+
+
+@compiled_as(_plain_weighing)
+def weighing(typing_context, kept, weights):
+    """Return `kept` with 0 where the weight is 0, too; of no weights it is `kept` itself."""
+    if weights == types.none:
+        return kept(kept, weights), lambda context, builder, signature, arguments: arguments[0]
+    result = Vector(types.uint8, weights.count)
+
+    def generate(context, builder, signature, arguments):
+        given, value = arguments
+        mask = builder.fcmp_ordered(">", value, constant(value.type, 0.0))
+        mask = builder.and_(mask, _given(builder, kept, given, value))
+        return builder.zext(mask, context.get_value_type(result))
+
+    return result(kept, weights), generate
+
+
+def _plain_weight_kept(weights: Any, kept: Any, x: Any, omit: Any) -> Any:
+    if weights is None:
+        return _plain_number_kept(kept, x, omit)
+    return _plain_where_kept(weights, kept, x, omit)
+
+
+@overloaded(_plain_weight_kept)
+def _weight_kept(weights, kept, x, omit):
+    if weights == types.none:
+        return lambda weights, kept, x, omit: number_kept(kept, x, omit)
+    return lambda weights, kept, x, omit: where_kept(weights, kept, x, omit)
+
+
+# How many elements are kept, or a vector of their weights.
+weight_kept = _plain_weight_kept
+
+
+@functools.cache
+def make_no_weight(count: int) -> Callable[..., Any]:
+    """Return a compiled ``no_weight(weights)``: 0 in the type of `weight_kept`.
+
+    `weights` is the array of the weights, or None.
+    """
+    zeros = make_zeros(np.float64, count)
+
+    def no_weight(weights):
+        return 0 if weights is None else zeros()
+
+    @overloaded(no_weight)
+    def _no_weight(weights):
+        return (lambda weights: 0) if weights == types.none else (lambda weights: zeros())
+
+    return no_weight
+
+
+def _plain_total_weight(weight: Any) -> Any:
+    return np.float64(weight) if np.ndim(weight) == 0 else reduce_sum(weight)
+
+
+@overloaded(_plain_total_weight)
+def _total_weight(weight):
+    if isinstance(weight, Vector):
+        return lambda weight: reduce_sum(weight)
+    return lambda weight: np.float64(weight)
+
+
+# A sum of `weight_kept` as one number.
+total_weight = _plain_total_weight
 
 
 def _plain_where_kept(lanes: Any, kept: Any, x: Any, omit: Any) -> Any:
@@ -125,6 +207,19 @@ def _is_kept(kept, x, omit):
 
 
 is_kept = _plain_is_kept
+
+
+def _plain_weighs(weight: Any) -> bool:
+    return weight is None or bool(weight > 0.0)
+
+
+@overloaded(_plain_weighs)
+def _weighs(weight):
+    return (lambda weight: True) if weight == types.none else (lambda weight: weight > 0.0)
+
+
+# Whether the weight of an element, which may be None, is greater than 0.
+weighs = _plain_weighs
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from numnorm.backends.cpu.memory.host_arrays import result as in_place
 from numnorm.backends.cpu.memory.placement import empty_like, writable_alias
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.weighted.loops import Selection
+from numnorm.backends.cpu.weighted.masked_forward import Mask
 
 _BOOL, _FLOAT64 = np.dtype(bool), np.dtype(np.float64)
 # The most ones that are kept from call to call.
@@ -36,14 +37,16 @@ def selection_of(
     return Selection(keep.view(np.uint8), keep_step, weights, weight_step, omit)
 
 
-def mask_of(
-    weighting: Weighting, shape: Shape, order: Order, rows: int, width: int
-) -> tuple[Array | None, int]:
-    """Return the bytes of `keep`, flat, and the distance from row to row; None for None."""
-    if weighting.keep is None:
-        return None, 0
-    keep, step = _flat(weighting.keep, _BOOL, shape, order, rows, width)
-    return keep.view(np.uint8), step
+def mask_of(weighting: Weighting, shape: Shape, order: Order, rows: int, width: int) -> Mask:
+    """Return the mask for an array of a shape, whose axes in this order are rows."""
+    keep, step, weights, weight_step = weighting.keep, 0, weighting.weights, 0
+    if keep is not None:
+        keep, step = _flat(keep, _BOOL, shape, order, rows, width)
+        keep = keep.view(np.uint8)
+    if weights is not None:
+        weights, weight_step = _flat(weights, _FLOAT64, shape, order, rows, width)
+    # With None the loops have no test for NaN.
+    return Mask(keep, step, weights, weight_step, 1 if weighting.omit else None)
 
 
 def whole_mask(weighting: Weighting, shape: Shape) -> Weighting:

@@ -1,4 +1,4 @@
-"""The fast path of rows of which elements are left out: see `rows.fast_path`."""
+"""The fast path of rows that are masked or have weights: see `rows.fast_path`."""
 
 import functools
 from typing import Any
@@ -9,7 +9,6 @@ from numba.core import types
 from numnorm.backends.cpu.compiler.jit import MachineCode, entry, inlined, make_call
 from numnorm.backends.cpu.memory.ndarray_struct import (
     NDARRAY_STRUCT,
-    is_apart,
     is_like,
     is_plain,
     make_as_array,
@@ -24,60 +23,59 @@ from numnorm.backends.cpu.rows.fast_path import (
     make_fits,
 )
 from numnorm.backends.cpu.simd.element_type import ElementType
+from numnorm.backends.cpu.weighted.masked_forward import Mask
 from numnorm.layouts import RowLayout
 
 _WHOLE, _REAL = types.intp, types.float64
 
 
-def _make_keep(kind: Any) -> tuple[Any, Any]:
-    """Return compiled ``fits(keep, like, target, nbytes)`` and ``keep_of(keep, size)``."""
-    as_bytes = make_as_array(np.uint8, 1)
+def _make_flat(kind: Any, dtype: Any) -> Any:
+    """Return a compiled ``flat(values, size)``: the elements of an array, or None."""
+    as_array = make_as_array(dtype, 1)
 
     @inlined
-    def fits(keep, like, target, nbytes):
-        return is_like(keep, like) and is_apart(target, nbytes, keep, 1)
+    def flat(values, size):
+        return as_array(values, (size,))
 
     @inlined
-    def always(keep, like, target, nbytes):
-        return True
-
-    @inlined
-    def keep_of(keep, size):
-        return as_bytes(keep, (size,))
-
-    @inlined
-    def nothing(keep, size):
+    def nothing(values, size):
         return None
 
-    return (fits, keep_of) if kind is NDARRAY_STRUCT else (always, nothing)
+    return flat if kind is NDARRAY_STRUCT else nothing
 
 
 @functools.cache
 def _make_forward(
     element_type: ElementType, shared: bool, kinds: tuple[Any, ...], omit: bool, taken: Any
 ) -> Any:
-    """Return the compiled call for keep, gamma and beta of these kinds, of a kernel of `taken`."""
+    """Return the compiled call for keep, weights, gamma and beta, of a kernel of `taken`."""
     enter, ndim = make_call(taken), 1 if shared else 2
     rows_of, each_of = make_as_array(element_type.storage_dtype, 2), make_as_array(np.float64, 1)
     itemsize, compute_type = element_type.storage_dtype.itemsize, element_type.compute_type
-    keep_fits, keep_of = _make_keep(kinds[0])
-    gamma_fits, beta_fits = (make_fits(kind, itemsize) for kind in kinds[1:])
-    gamma_of, beta_of = (make_argument(kind, compute_type, ndim) for kind in kinds[1:])
+    real_size = element_type.compute_dtype.itemsize
+    keep_fits, keep_of = make_fits(kinds[0], 1), _make_flat(kinds[0], np.uint8)
+    weights_fit, weights_of = make_fits(kinds[1], 8), _make_flat(kinds[1], np.float64)
+    gamma_fits, beta_fits = (make_fits(kind, real_size) for kind in kinds[2:])
+    gamma_of, beta_of = (make_argument(kind, compute_type, ndim) for kind in kinds[2:])
     omits = 1 if omit else None
 
     def forward(
-        address, like, like_keep, rows, width, step, segment, channels, eps, eps_on_deviation,
-        share, more, parts, x, keep, gamma, beta, y, mean, rstd, saved, fill, fill_missing,
+        address, like, like_keep, like_weights, rows, width, step, weight_step, segment, channels,
+        eps, eps_on_deviation, share, more, parts,
+        x, keep, weights, gamma, beta, y, mean, rstd, saved, fill, fill_missing,
     ):  # fmt: skip
         nbytes, shape = rows * width * itemsize, (channels, 1 if shared else segment)
         if not (is_plain(x) and is_like(y, x) and is_safe(y, nbytes, x, itemsize)):
             return False
         if not keep_fits(keep, like_keep, y, nbytes):
             return False
+        if not weights_fit(weights, like_weights, y, nbytes):
+            return False
         if not (gamma_fits(gamma, like, y, nbytes) and beta_fits(beta, like, y, nbytes)):
             return False
         arguments = (
-            rows_of(x, (rows, width)), keep_of(keep, rows * width), step, omits,
+            rows_of(x, (rows, width)), keep_of(keep, rows * width), step,
+            weights_of(weights, rows * width), weight_step, omits,
             gamma_of(gamma, shape), beta_of(beta, shape),
             segment, channels, eps, eps_on_deviation, share, more, fill, fill_missing,
             rows_of(y, (rows, width)), each_of(mean, (saved,)), each_of(rstd, (saved,)),
@@ -86,7 +84,7 @@ def _make_forward(
         enter(address, (0, arguments))
         return True
 
-    constants = _WHOLE, NDARRAY_STRUCT, NDARRAY_STRUCT, *[_WHOLE] * 5, *[_REAL] * 4, _WHOLE
+    constants = _WHOLE, *[NDARRAY_STRUCT] * 3, *[_WHOLE] * 6, *[_REAL] * 4, _WHOLE
     arrays = NDARRAY_STRUCT, *kinds, *[NDARRAY_STRUCT] * 3
     name = entry_name("direct_masked_forward", element_type, shared) + ".omit" * omit
     return entry(name, forward, (*constants, *arrays, _WHOLE, _REAL, _REAL))
@@ -98,20 +96,27 @@ def make_fast_masked_forward(
     layout: RowLayout,
     shape: tuple[int, ...],
     numbers: tuple[Any, ...],
-    omit: bool,
-    given: tuple[Any, Any, Any],
-    taken: tuple[Any, Any, Any],
+    mask: Mask,
+    given: tuple[Any, Any, Any, Any],
+    taken: tuple[Any, Any],
 ) -> FastPath | None:
-    """Return ``fast_path(x, keep, gamma, beta, y, mean, rstd, saved, fill, fill_missing)``.
+    """Return ``fast_path(x, keep, weights, gamma, beta, y, mean, rstd, saved, fill, missing)``.
 
     It is None without one: see `rows.fast_path.make_fast_forward`. `shape` is that of x, which keep
-    must have too.
+    must have too, and weights unless all rows share them.
     """
-    kinds = kinds_of(given, taken)
+    weights, of_all = given[1], layout.rows * layout.width
+    if weights is not None and weights.size != (of_all if mask.weight_step else layout.width):
+        return None
+    kinds = kinds_of(given, (mask.keep, mask.weights, *taken))
     if code is None or None in kinds:
         return None
-    compiled = _make_forward(element_type, layout.shared, kinds, omit, code.kinds)
-    likes = like_of(layout.parameter_shape, element_type.compute_type), like_of(shape, np.bool_)
+    compiled = _make_forward(element_type, layout.shared, kinds, bool(mask.omit), code.kinds)
+    likes = (
+        like_of(layout.parameter_shape, element_type.compute_type),
+        like_of(shape, np.bool_),
+        like_of(() if weights is None else weights.shape, np.float64),
+    )
     step = 0 if given[0] is None else layout.width
-    size = layout.rows, layout.width, step
+    size = layout.rows, layout.width, step, mask.weight_step
     return functools.partial(compiled, code.address, *likes, *size, *numbers)

@@ -4,7 +4,6 @@ All arithmetic is in float64. Sums have `LANES` accumulators, each for every `LA
 that LLVM vectorizes the loops without another order of the sums.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,60 +109,3 @@ def row_sums(row, keep, weights, omit, scale, pivot):
             first[k] += w * d
             second[k] += w * d * d
     return total_of(total), total_of(first), total_of(second)
-
-
-@inlined
-def _pivot_of(row, keep, weights, omit, scale):
-    """Return the mean of the first elements that count, times `scale`; 0 if there is none."""
-    first, further, found = 0.0, 0.0, 0
-    for j in range(row.size):
-        x = np.float64(row[j])
-        if is_kept(keep[j], x, omit) and weights[j] > 0.0:
-            # Around the first element, so that a constant row gives exactly that constant.
-            first = x * scale if found == 0 else first
-            further += x * scale - first
-            found += 1
-            if found == _OF_PIVOT:
-                break
-    return first + further / max(found, 1)
-
-
-@inlined
-def _scale_of(row, keep, weights, omit, least):
-    """Return the power of two that brings the largest value that counts, or `least`, near 1."""
-    largest = least
-    for j in range(row.size):
-        x = np.float64(row[j])
-        if is_kept(keep[j], x, omit) and weights[j] > 0.0 and abs(x) > largest:
-            largest = abs(x)
-    if not 0.0 < largest < np.inf:
-        return 1.0
-    _, exponent = math.frexp(largest)
-    return math.ldexp(1.0, -min(max(exponent, -1000), 1000))
-
-
-@shared
-def row_statistics(row, keep, weights, omit, centred, least):
-    """Return (scale, pivot, mean, total, m2) of a row.
-
-    The mean of ``x * scale`` is ``pivot + mean``, m2 is the sum of its squared deviations, and
-    `total` is the sum of the weights. Without centring the mean is 0, and m2 is the sum of squares.
-    `least` is the deviation that epsilon alone would give.
-    """
-    scale, pivot = 1.0, _pivot_of(row, keep, weights, omit, 1.0) if centred else 0.0
-    total, first, second = row_sums(row, keep, weights, omit, scale, pivot)
-    if not _SMALLEST * total <= second <= _LARGEST * total:
-        scale = _scale_of(row, keep, weights, omit, least)
-        pivot = _pivot_of(row, keep, weights, omit, scale) if centred else 0.0
-        total, first, second = row_sums(row, keep, weights, omit, scale, pivot)
-    if not centred:
-        return scale, 0.0, 0.0, total, second
-    mean = quotient(first, total)
-    m2 = second - first * mean
-    if first * mean > m2:
-        pivot += mean
-        total, first, second = row_sums(row, keep, weights, omit, scale, pivot)
-        mean = quotient(first, total)
-        m2 = second - first * mean
-    # max() would turn a NaN into 0.
-    return scale, pivot, mean, total, 0.0 if m2 < 0.0 else m2

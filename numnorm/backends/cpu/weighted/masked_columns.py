@@ -280,8 +280,8 @@ def make_masked_moments_along(element_type: ElementType) -> Kernel:
 
     @inlined
     def segment_moments(x, keep, omit, begin, size):
-        of_segment = window(x, begin, size), window(keep, begin, size), omit
-        number, mean_hi, mean_lo, m2 = statistics(*of_segment, real(1))
+        selected = window(keep, begin, size), None, omit
+        number, mean_hi, mean_lo, m2 = statistics(window(x, begin, size), selected, real(1))
         if number > 0.0 and not smallest * number < m2 < np.inf:
             number, mean, lost, m2 = exact(x, keep, omit, begin, 1, size, size)
         else:

@@ -1,4 +1,4 @@
-"""The forward kernel of the norms with statistics of each row, of which elements are left out.
+"""The forward kernel of the norms with statistics of each row, masked or with weights.
 
 Narrow rows are taken as many at a time as a vector has lanes. The statistics of a tile are computed
 together, a row to a lane: see `rows.tiles`.
@@ -34,11 +34,21 @@ from numnorm.backends.cpu.simd.kept import (
     filled,
     is_kept,
     make_masked_kept,
+    make_no_weight,
     number_kept,
+    total_weight,
+    weighing,
+    weighs,
+    weight_kept,
     where_kept,
 )
 from numnorm.backends.cpu.simd.masked import make_masked_load, masked_store
-from numnorm.backends.cpu.simd.optional import make_load_or_scalar, make_masked_elements, part
+from numnorm.backends.cpu.simd.optional import (
+    make_load_or_scalar,
+    make_masked_elements,
+    part,
+    scaled,
+)
 from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.simd.squares import make_reduce_rows
 from numnorm.backends.cpu.simd.vector import (
@@ -62,82 +72,122 @@ from numnorm.backends.formulas.norms import inverse_deviation, squared_deviation
 _inverse_deviation = inlined(inverse_deviation)
 
 
+@inlined
+def _part(selected, start, size):
+    """Return what is selected of a part of a row."""
+    keep, weights, omit = selected
+    return window(keep, start, size), window(weights, start, size), omit
+
+
+@inlined
+def of_row(mask, i, width):
+    """Return what is selected of row i, a tuple ``(keep, weights, omit)``."""
+    weights = window(mask.weights, i * mask.weight_step, width)
+    return window(mask.keep, i * mask.step, width), weights, mask.omit
+
+
+def _make_added() -> Callable[..., Any]:
+    """Return a compiled function that adds a vector of deviations to three sums."""
+
+    @inlined
+    def added(sums, values, deviation, kept, weight, omit):
+        number, first, second = sums
+        counted = weighing(kept, weight)
+        deviation = where_kept(deviation, counted, values, omit)
+        number = number + weight_kept(weight, counted, values, omit)
+        weighted = scaled(deviation, weight)
+        return number, first + weighted, second + weighted * deviation
+
+    return added
+
+
 @functools.cache
 def make_masked_sums(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``masked_sums(row, keep, omit, scale, pivot)`` of what is kept.
+    """Return a compiled ``masked_sums(row, selected, scale, pivot)`` of what is kept.
 
-    It returns the number of elements, and the sums of ``row * scale - pivot`` and its squares.
+    `selected` is the `of_row` of a mask. It returns the number of elements, or their weight, and
+    the sums of ``d = row * scale - pivot`` and ``d * d``, times their weights.
     """
     count, to_compute = 2 * element_type.lanes, element_type.to_compute
     zeros, load = make_zeros(element_type.compute_type, count), make_load(count)
     masked_load, masked_kept = make_masked_load(count), make_masked_kept(count)
     load_or_scalar, peeled = make_load_or_scalar(count), each_peels_to_alignment(element_type)
-    peel_of = make_peel(element_type)
+    masked_elements, peel_of = make_masked_elements(count), make_peel(element_type)
+    added, no_weight = _make_added(), make_no_weight(count)
 
     @inlined
-    def added(sums, values, kept, omit, scale, pivot):
-        number, first, second = sums
-        deviation = where_kept(values * scale - pivot, kept, values, omit)
-        number += number_kept(kept, values, omit)
-        return number, first + deviation, second + deviation * deviation
-
-    @inlined
-    def masked_added(sums, row, keep, omit, scale, pivot, j, begin, end):
+    def masked_added(sums, row, selected, scale, pivot, j, begin, end):
+        keep, weights, omit = selected
         values, kept = to_compute(masked_load(row, j, begin, end)), masked_kept(keep, j, begin, end)
-        return added(sums, values, kept, omit, scale, pivot)
+        weight = masked_elements(weights, j, begin, end, None)
+        return added(sums, values, values * scale - pivot, kept, weight, omit)
 
     @inlined
-    def block_sums(row, keep, omit, peel, scale, pivot):
-        sums, peel = (0, zeros(), zeros()), min(peel, row.size)
+    def block_sums(row, selected, peel, scale, pivot):
+        keep, weights, omit = selected
+        sums, peel = (no_weight(weights), zeros(), zeros()), min(peel, row.size)
         if peeled and peel > 0:
             low = count - peel
-            sums = masked_added(sums, row, keep, omit, scale, pivot, peel - count, low, count)
+            sums = masked_added(sums, row, selected, scale, pivot, peel - count, low, count)
         tail = row.size - (row.size - peel) % count
         for j in range(peel, tail, count):
             values, kept = to_compute(load(row, j)), load_or_scalar(keep, j, None)
-            sums = added(sums, values, kept, omit, scale, pivot)
+            weight = load_or_scalar(weights, j, None)
+            sums = added(sums, values, values * scale - pivot, kept, weight, omit)
         if tail < row.size:
             n = row.size - tail
-            sums = masked_added(sums, row, keep, omit, scale, pivot, tail, 0, n)
+            sums = masked_added(sums, row, selected, scale, pivot, tail, 0, n)
         return sums
 
     @inlined
-    def masked_sums(row, keep, omit, scale, pivot):
-        number, first, second = 0, np.float64(0), np.float64(0)
+    def masked_sums(row, selected, scale, pivot):
+        number, first, second = np.float64(0), np.float64(0), np.float64(0)
         peel = peel_of(row, row.size)
         for start in range(0, row.size, tuning.SUM_BLOCK_ELEMENTS):
             size = min(tuning.SUM_BLOCK_ELEMENTS, row.size - start)
-            block, kept = window(row, start, size), window(keep, start, size)
-            of_block, block_first, block_second = block_sums(block, kept, omit, peel, scale, pivot)
-            number += of_block
+            block, of_block = window(row, start, size), _part(selected, start, size)
+            weight, block_first, block_second = block_sums(block, of_block, peel, scale, pivot)
+            number += total_weight(weight)
             first += reduce_sum(block_first)
             second += reduce_sum(block_second)
-        return np.float64(number), first, second
+        return number, first, second
 
     return masked_sums
 
 
+@inlined
+def counts(selected, j, value):
+    """Return whether element j of a row counts: it is kept and has a weight."""
+    keep, weights, omit = selected
+    return is_kept(part(keep, j), value, omit) and weighs(part(weights, j))
+
+
 @functools.cache
 def _make_pivot(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``pivot(row, keep, omit, scale)``: the mean of the first that are kept."""
+    """Return a compiled ``pivot(row, selected, scale)``: the mean of the first that count."""
     real, to_compute, lanes = element_type.compute_type, element_type.to_compute, element_type.lanes
     load, masked_load = make_load(lanes), make_masked_load(lanes)
     load_or_scalar, masked_kept = make_load_or_scalar(lanes), make_masked_kept(lanes)
+    masked_elements = make_masked_elements(lanes)
 
     @inlined
-    def pivot(row, keep, omit, scale):
+    def pivot(row, selected, scale):
+        keep, weights, omit = selected
         j = 0
         while j + lanes <= row.size:
-            if number_kept(load_or_scalar(keep, j, None), to_compute(load(row, j)), omit) > 0:
+            weight = load_or_scalar(weights, j, None)
+            counted = weighing(load_or_scalar(keep, j, None), weight)
+            if number_kept(counted, to_compute(load(row, j)), omit) > 0:
                 break
             j += lanes
-        while j < row.size and not is_kept(part(keep, j), to_compute(row[j]), omit):
+        while j < row.size and not counts(selected, j, to_compute(row[j])):
             j += 1
         if j >= row.size:
             return real(0)
         # Around the first element, so that a constant row gives exactly that constant.
         origin, n = to_compute(row[j]) * scale, min(lanes, row.size - j)
         values, kept = to_compute(masked_load(row, j, 0, n)), masked_kept(keep, j, 0, n)
+        kept = weighing(kept, masked_elements(weights, j, 0, n, None))
         first = where_kept(values * scale - origin, kept, values, omit)
         return real(origin + reduce_sum(first) / real(number_kept(kept, values, omit)))
 
@@ -146,7 +196,7 @@ def _make_pivot(element_type: ElementType) -> Callable[..., Any]:
 
 @functools.cache
 def make_kept_statistics(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
-    """Return a compiled ``statistics(row, keep, omit, scale) -> (number, mean_hi, mean_lo, m2)``.
+    """Return a compiled ``statistics(row, selected, scale) -> (number, mean_hi, mean_lo, m2)``.
 
     Without an element the mean is NaN.
     """
@@ -154,14 +204,14 @@ def make_kept_statistics(element_type: ElementType, *, centred: bool) -> Callabl
     row_sums = make_masked_sums(element_type)
 
     @inlined
-    def centred_statistics(row, keep, omit, scale):
-        mean_hi = pivot_of(row, keep, omit, scale)
-        number, first, second = row_sums(row, keep, omit, scale, mean_hi)
+    def centred_statistics(row, selected, scale):
+        mean_hi = pivot_of(row, selected, scale)
+        number, first, second = row_sums(row, selected, scale, mean_hi)
         mean_lo = quotient(first, number)
         m2 = second - first * mean_lo
         if first * mean_lo > m2:
             mean_hi = real(mean_hi + mean_lo)
-            number, first, second = row_sums(row, keep, omit, scale, mean_hi)
+            number, first, second = row_sums(row, selected, scale, mean_hi)
             mean_lo = quotient(first, number)
             m2 = second - first * mean_lo
         # max() would turn a NaN into 0.
@@ -170,8 +220,8 @@ def make_kept_statistics(element_type: ElementType, *, centred: bool) -> Callabl
         return number, mean_hi, real(mean_lo), m2
 
     @inlined
-    def uncentred_statistics(row, keep, omit, scale):
-        number, _, second = row_sums(row, keep, omit, scale, real(0))
+    def uncentred_statistics(row, selected, scale):
+        number, _, second = row_sums(row, selected, scale, real(0))
         return number, None, None, second
 
     return centred_statistics if centred else uncentred_statistics
@@ -179,16 +229,16 @@ def make_kept_statistics(element_type: ElementType, *, centred: bool) -> Callabl
 
 @functools.cache
 def _make_rescale(element_type: ElementType) -> Callable[..., Any]:
-    """Return `row_statistics.make_rescale` for what is kept of a row."""
+    """Return `row_statistics.make_rescale` for what counts of a row."""
     real, to_compute = element_type.compute_type, element_type.to_compute
     power_of_two = make_power_of_two(element_type)
 
     @shared
-    def rescale(row, keep, omit, least):
+    def rescale(row, selected, least):
         largest = real(least)
         for j in range(row.size):
             value = to_compute(row[j])
-            if is_kept(part(keep, j), value, omit) and abs(value) > largest:
+            if counts(selected, j, value) and abs(value) > largest:
                 largest = abs(value)
         return power_of_two(largest)
 
@@ -197,22 +247,22 @@ def _make_rescale(element_type: ElementType) -> Callable[..., Any]:
 
 @functools.cache
 def make_masked_statistics(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``statistics(row, keep, omit, scaling)`` like `make_row_statistics`."""
+    """Return a compiled ``statistics(row, selected, scaling)`` like `make_row_statistics`."""
     real, smallest = element_type.compute_type, element_type.smallest_variance
     statistics = make_kept_statistics(element_type, centred=formula.centred)
     rescale = _make_rescale(element_type)
 
     @shared
-    def masked_statistics(row, keep, omit, scaling):
+    def masked_statistics(row, selected, scaling):
         eps, eps_on_deviation, share, more = scaling
         scale = real(1)
-        number, mean_hi, mean_lo, m2 = statistics(row, keep, omit, scale)
+        number, mean_hi, mean_lo, m2 = statistics(row, selected, scale)
         divisor = number * share + more
         total = quotient(m2, divisor) + eps + eps_on_deviation * eps_on_deviation
         if number > 0.0 and not smallest < total < np.inf:
             root = math.sqrt(eps)
-            scale = rescale(row, keep, omit, max(root, eps_on_deviation))
-            number, mean_hi, mean_lo, m2 = statistics(row, keep, omit, scale)
+            scale = rescale(row, selected, max(root, eps_on_deviation))
+            number, mean_hi, mean_lo, m2 = statistics(row, selected, scale)
             root = np.float64(root) * scale
             eps = root * root
         eps_on_deviation = np.float64(eps_on_deviation) * scale
@@ -250,6 +300,7 @@ def _make_pivots(element_type: ElementType) -> Callable[..., Any]:
     """
     lanes, to_compute, real = element_type.lanes, element_type.to_compute, element_type.compute_type
     masked_load, masked_kept = make_masked_load(lanes), make_masked_kept(lanes)
+    masked_elements = make_masked_elements(lanes)
     load, reduce_rows = make_load(lanes), make_reduce_rows(lanes)
 
     @inlined
@@ -258,7 +309,8 @@ def _make_pivots(element_type: ElementType) -> Callable[..., Any]:
         for t in range(lanes):
             of_row = min(t, last)
             values = to_compute(masked_load(x, of_row * width, 0, n))
-            kept = masked_kept(mask.keep, of_row * mask.step, 0, n)
+            weight = masked_elements(mask.weights, of_row * mask.weight_step, 0, n, None)
+            kept = weighing(masked_kept(mask.keep, of_row * mask.step, 0, n), weight)
             store(square, t * lanes, where_kept(values, kept, values, mask.omit))
             numbers[t] = real(max(number_kept(kept, values, mask.omit), 1))
         store(means, 0, reduce_rows(square) / load(numbers, 0))
@@ -269,46 +321,37 @@ def _make_pivots(element_type: ElementType) -> Callable[..., Any]:
 def _make_sums(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function that stores the sums of each row of a tile around its pivot.
 
-    The number of elements is NaN where they are too few for a variance.
+    The number of elements, or their weight, is NaN where it is too little for a variance.
     """
     lanes, to_compute, real = element_type.lanes, element_type.to_compute, element_type.compute_type
     load, masked_load, zeros = make_load(lanes), make_masked_load(lanes), make_zeros(real, lanes)
     load_or_scalar, masked_kept = make_load_or_scalar(lanes), make_masked_kept(lanes)
-    reduce_rows = make_reduce_rows(lanes)
-
-    @inlined
-    def added(sums, values, kept, omit, pivot):
-        number, first, second = sums
-        deviation = where_kept(values - pivot, kept, values, omit)
-        number += number_kept(kept, values, omit)
-        return number, first + deviation, second + deviation * deviation
+    masked_elements, reduce_rows = make_masked_elements(lanes), make_reduce_rows(lanes)
+    added, no_weight = _make_added(), make_no_weight(lanes)
 
     @inlined
     def tile_sums(x, mask, width, last, scaling, pivots, squares, numbers, sums):
         tail = width - width % lanes
         for t in range(lanes):
-            pivot, of_row, at, kept_at = (
-                load_scalar(pivots, t),
-                (0, zeros(), zeros()),
-                min(t, last) * width,
-                min(t, last) * mask.step,
-            )
+            row, pivot = min(t, last), load_scalar(pivots, t)
+            at, kept_at, weight_at = row * width, row * mask.step, row * mask.weight_step
+            sums_of_row = no_weight(mask.weights), zeros(), zeros()
             for j in range(0, tail, lanes):
-                values, kept = (
-                    to_compute(load(x, at + j)),
-                    load_or_scalar(mask.keep, kept_at + j, None),
-                )
-                of_row = added(of_row, values, kept, mask.omit, pivot)
+                values = to_compute(load(x, at + j))
+                kept = load_or_scalar(mask.keep, kept_at + j, None)
+                weight = load_or_scalar(mask.weights, weight_at + j, None)
+                sums_of_row = added(sums_of_row, values, values - pivot, kept, weight, mask.omit)
             n = width - tail
             if n > 0:
                 values = to_compute(masked_load(x, at + tail, 0, n))
                 kept = masked_kept(mask.keep, kept_at + tail, 0, n)
-                of_row = added(of_row, values, kept, mask.omit, pivot)
-            number = of_row[0]
+                weight = masked_elements(mask.weights, weight_at + tail, 0, n, None)
+                sums_of_row = added(sums_of_row, values, values - pivot, kept, weight, mask.omit)
+            number = total_weight(sums_of_row[0])
             enough = number > 0 and number * scaling.share + scaling.more > 0.0
             numbers[t] = real(number if enough else np.nan)
-            store(squares[0], t * lanes, of_row[1])
-            store(squares[1], t * lanes, of_row[2])
+            store(squares[0], t * lanes, sums_of_row[1])
+            store(squares[1], t * lanes, sums_of_row[2])
         store(sums[0], 0, reduce_rows(squares[0]))
         store(sums[1], 0, reduce_rows(squares[1]))
 
@@ -381,7 +424,7 @@ def _make_store_pair(element_type: ElementType, result: Callable[..., Any]) -> C
 
     @inlined
     def store_pair(x, mask, pair, width, statistics, weights, fill, y):
-        (keep, step, omit), (gamma, beta) = mask, weights
+        (keep, step, _, _, omit), (gamma, beta) = mask, weights
         at, other = pair[0] * width, pair[1] * width
         kept_at, other_kept = pair[0] * step, pair[1] * step
         one, two = statistics
@@ -461,9 +504,8 @@ def make_masked_tile(
         if poor:
             for t in range(number):
                 if rstds[t] == 0.0:
-                    keep = window(mask.keep, t * mask.step, width)
-                    of_row = row_statistics(window(x, t * width, width), keep, mask.omit, scaling)
-                    set_statistics(tile, t, of_row)
+                    row, selected = window(x, t * width, width), of_row(mask, t, width)
+                    set_statistics(tile, t, row_statistics(row, selected, scaling))
         return tile
 
     @inlined
@@ -493,7 +535,8 @@ class Scaling(NamedTuple):
     eps, eps_on_deviation : float
         What is added to the variance and to the deviation.
     share, more : float
-        The sum of squares is divided by ``number * share + more``, with the number of elements.
+        The sum of squares is divided by ``number * share + more``, with the number of elements, or
+        the sum of their weights.
     """
 
     eps: float
@@ -503,7 +546,7 @@ class Scaling(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """Which elements are left out.
+    """Which elements are left out, and the weights of the others.
 
     Attributes
     ----------
@@ -511,13 +554,19 @@ class Mask(NamedTuple):
         0 where an element is left out, flat, for all rows or for each row.
     step : int
         The distance from a row's numbers to the next row's: 0 if all rows share them.
+    weights : array of float64 or None
+        The weights, flat in the same way; None if they are 1. They need the compute type float64.
+    weight_step : int
+        The same distance for the weights.
     omit : int or None
         None if a NaN is not left out.
     """
 
     keep: Any
     step: int
-    omit: int
+    weights: Any
+    weight_step: int
+    omit: int | None
 
 
 def _make_result(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
@@ -628,7 +677,8 @@ def _make_tiles(
             size = number * width
             target = target_of(y, at, size, buffer, state, combines)
             keep = window(mask.keep, i * mask.step, number * width)
-            own = Mask(keep, mask.step, mask.omit)
+            weight = window(mask.weights, i * mask.weight_step, number * width)
+            own = Mask(keep, mask.step, weight, mask.weight_step, mask.omit)
             given = window(flat, at, size), own, width, scaling, weights, fill
             tile(*given, target, saved, i, number)
             state = written(y, size, buffer, state, combines)
@@ -659,8 +709,7 @@ def _make_rows(
         for i in range(start, stop + 1):
             statistics = before
             if i < stop:
-                keep = window(mask.keep, i * mask.step, width)
-                statistics = statistics_of(row(x, i), keep, mask.omit, scaling)
+                statistics = statistics_of(row(x, i), of_row(mask, i, width), scaling)
                 save(saved, i, statistics)
             if i > start:
                 to = y, buffer, state, combines

@@ -1,6 +1,5 @@
 """The kernels of the norms with statistics of each row, with weights."""
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,19 +13,16 @@ from numnorm.backends.cpu.memory.nontemporal import (
     Writer,
     gradient_uses_write_combining,
     make_writer,
-    uses_write_combining,
 )
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
 from numnorm.backends.cpu.weighted.loops import (
     LANES,
-    Fill,
     Selection,
     clear,
     is_kept,
     of_row,
     quotient,
-    row_statistics,
     row_sums,
     scratch,
     total_of,
@@ -85,14 +81,6 @@ class Scaling(NamedTuple):
     more: float
 
 
-class Outputs(NamedTuple):
-    """What a forward kernel writes: y, flat, and mean and rstd of each row, or two empty arrays."""
-
-    y: Any
-    mean: Any
-    rstd: Any
-
-
 class Through(NamedTuple):
     """Whether (1 or 0) the gradient flows through the mean and through the scale of a row."""
 
@@ -125,77 +113,6 @@ def _block_of(rows, i, b):
 @inlined
 def _blocks_of_row(rows):
     return rows.segments * ((rows.segment + LANES - 1) // LANES)
-
-
-def _make_apply(formula: Formula, real: Any) -> Callable[..., Any]:
-    """Return a compiled function that stores the results of a block."""
-    forward = inlined(formula.forward)
-
-    @inlined
-    def apply(x, keep, omit, statistics, gamma, beta, fill, y):
-        scale, pivot, mean, rstd = statistics
-        for k in range(x.size):
-            value = np.float64(x[k])
-            xhat = ((value * scale - pivot) - mean) * rstd
-            result = forward(xhat, gamma[k], beta[k])
-            result = result if is_kept(1, value, omit) else fill.missing
-            y[k] = real(result if keep[k] != 0 else fill.fill)
-
-    return apply
-
-
-def make_weighted_forward(formula: Formula, dtype: Any) -> Kernel:
-    """Return the forward kernel of a formula for x, flat, of float32 or float64."""
-    apply = _make_apply(formula, np.dtype(dtype).type)
-    make_buffer, begin, target_of, written, finish = make_writer(
-        element_type_of(np.dtype(dtype)), LANES
-    )
-
-    @inlined
-    def rstd_of(scaling, scale, total, m2):
-        """Return rstd of ``x * scale``."""
-        variance = quotient(m2, total * scaling.share + scaling.more)
-        eps, eps_on_deviation = scaling.eps * scale * scale, scaling.eps_on_deviation * scale
-        return _inverse_deviation(variance, eps, eps_on_deviation)
-
-    def kernel(
-        x: Any,
-        selection: Selection,
-        rows: Rows,
-        parameters: Parameters,
-        scaling: Scaling,
-        fill: Fill,
-        outputs: Outputs,
-        parts: int,
-        first: int,
-        last: int,
-    ) -> None:
-        width, centred = rows.segments * rows.segment, scaling.centred != 0
-        least = max(math.sqrt(scaling.eps), scaling.eps_on_deviation)
-        start_row, y, buffer = first * rows.rows // parts, outputs.y, make_buffer()
-        combines, state = uses_write_combining(y), begin(y, start_row * width)
-        for i in range(start_row, last * rows.rows // parts):
-            row, (keep, weights, omit) = window(x, i * width, width), of_row(selection, i, width)
-            sums = row_statistics(row, keep, weights, omit, centred, least)
-            scale, pivot, mean, total, m2 = sums
-            rstd = rstd_of(scaling, scale, total, m2)
-            statistics = scale, pivot, mean, rstd
-            for b in range(_blocks_of_row(rows)):
-                start, n, at = _block_of(rows, i, b)
-                gamma, beta = window(parameters.gamma, at, n), window(parameters.beta, at, n)
-                values, kept = window(row, start, n), window(keep, start, n)
-                target = target_of(y, i * width + start, n, buffer, state, combines)
-                apply(values, kept, omit, statistics, gamma, beta, fill, target)
-                state = written(y, n, buffer, state, combines)
-            if outputs.mean.size > 0:
-                root = 1.0 / rstd if rstd != 0.0 else 0.0
-                # As in `location`: NaN if rstd is.
-                centre = pivot + mean if rstd == rstd else rstd
-                outputs.mean[i] = (centre if centred else root) / scale
-                outputs.rstd[i] = rstd * scale
-        finish(y, buffer, state, combines)
-
-    return make_grouped_kernel(f"weighted.row_forward.{formula.name}.{np.dtype(dtype)}", kernel)
 
 
 def _make_gradient(formula: Formula) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """The norms with statistics of each row, with weights or without some elements: the callers."""
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from numnorm.backends.contract.norms import Detached, Formula, Norm
 from numnorm.backends.contract.norms import Scaling as NormScaling
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.compiler.jit import Kernel
-from numnorm.backends.cpu.compiler.parallel import row_parts, run, summed_parts
+from numnorm.backends.cpu.compiler.parallel import run, summed_parts
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
     as_float_array,
@@ -36,7 +36,7 @@ from numnorm.backends.cpu.rows.rows import (
     new_statistics,
     saved_as,
 )
-from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
+from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of, in_float64
 from numnorm.backends.cpu.statistics import broadcast_parameters
 from numnorm.backends.cpu.weighted.arrays import mask_of, output_for, result_of, selection_of
 from numnorm.backends.cpu.weighted.fast_path import make_fast_masked_forward
@@ -48,7 +48,6 @@ from numnorm.backends.cpu.weighted.row_kernels import (
     Rows,
     Scaling,
     make_weighted_backward,
-    make_weighted_forward,
 )
 from numnorm.layouts import RowLayout
 
@@ -68,20 +67,27 @@ def _masked_backward_kernel(formula: Formula, element_type: ElementType) -> Kern
     return make_masked_backward(formula, element_type)
 
 
+class _MaskedPlan(NamedTuple):
+    """What follows from norm, dtype and layout alone, for rows that are masked or have weights."""
+
+    # That of the plain norm.
+    plain: Plan
+    kernel: Kernel
+    element_type: ElementType
+    constants: tuple[Any, ...]
+    fast_paths: dict[Any, FastPath | None]
+
+
 @functools.lru_cache(maxsize=1024)
 def _masked_plan(
-    norm: Norm, dtype: Any, layout: RowLayout, scaling: NormScaling
-) -> tuple[Plan, Kernel, tuple[Any, ...], dict[Any, FastPath | None]]:
-    """Return the plan of the plain norm, the kernel and its constants, and room for fast paths."""
+    norm: Norm, dtype: Any, layout: RowLayout, scaling: NormScaling, weighted: bool
+) -> _MaskedPlan:
     plan = forward_plan(norm, dtype, layout, scaling)
+    element_type = in_float64(plan.element_type) if weighted else plan.element_type
     segments = layout.segment, layout.channels
     constants = *segments, scaling.eps, scaling.eps_on_deviation, *divisor_of(norm, scaling)
-    return plan, _masked_forward_kernel(norm.formula, plan.element_type), constants, {}
-
-
-def _omit(weighting: Weighting) -> int | None:
-    """Return what chooses the loops: with None they have no test for NaN."""
-    return 1 if weighting.omit else None
+    kernel = _masked_forward_kernel(norm.formula, element_type)
+    return _MaskedPlan(plan, kernel, element_type, constants, {})
 
 
 def divisor_of(norm: Norm, scaling: NormScaling) -> tuple[float, float]:
@@ -101,35 +107,34 @@ def _masked_row_forward(
     save: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return what `row_forward` returns, with statistics of what a weighting keeps."""
-    plan, kernel, constants, fast_paths = _masked_plan(norm, x.dtype, layout, scaling)
+    weights, order = weighting.weights, layout.order
+    of_norm = _masked_plan(norm, x.dtype, layout, scaling, weights is not None)
+    plan, kernel, element_type, constants, fast_paths = of_norm
     fills = weighting.fill, weighting.fill_missing
-    kinds = type(weighting.keep), type(gamma), type(beta), weighting.omit
+    kinds = type(weighting.keep), np.shape(weights), type(gamma), type(beta), weighting.omit
     fast_path = fast_paths.get(kinds)
     if fast_path is not None and (out is None or type(out) is np.ndarray):
         y = new_output(plan, x) if out is None else out
         mean, rstd = new_statistics(layout) if save else (_NOTHING, _NOTHING)
-        arrays = x, weighting.keep, gamma, beta, y, mean, rstd
+        arrays = x, weighting.keep, weights, gamma, beta, y, mean, rstd
         if fast_path(*arrays, layout.rows if save else 0, *fills):
             return y, mean, rstd
-    element_type, order = plan.element_type, layout.order
     parameters = kernel_parameters(norm, gamma, beta, layout, element_type)
     source = as_kernel_array(x, element_type, order, plan.size)
-    keep, step = mask_of(weighting, x.shape, order, *plan.size)
+    mask = mask_of(weighting, x.shape, order, *plan.size)
     if out is None:
         target = new_output(plan, source)
     else:
-        inputs = norm.names.x, out, element_type, order, (keep, *parameters)
-        target = output_like(source, x, *inputs)
+        inputs = mask.keep, mask.weights, *parameters
+        target = output_like(source, x, norm.names.x, out, element_type, order, inputs)
     mean, rstd = np.empty((2, layout.rows)) if save else (_NOTHING, _NOTHING)
     if plan.elements:
-        mask = keep, step, _omit(weighting)
         arguments = source, *mask, *parameters, *constants, *fills, target, mean, rstd, plan.parts
         run(kernel, arguments, plan.work, plan.parts)
         if plan.usual and kinds not in fast_paths:
-            given = weighting.keep, gamma, beta
             fast_paths[kinds] = make_fast_masked_forward(
                 kernel.machine_code(arguments), element_type, layout, x.shape,
-                (*constants, plan.parts), weighting.omit, given, (keep, *parameters),
+                (*constants, plan.parts), mask, (weighting.keep, weights, gamma, beta), parameters,
             )  # fmt: skip
     else:
         mean[...] = rstd[...] = scaling.for_empty_row
@@ -137,6 +142,12 @@ def _masked_row_forward(
     if not save:
         return y, None, None
     return y, saved_as(mean, layout, element_type), saved_as(rstd, layout, element_type)
+
+
+def element_type_for(weighting: Weighting, dtype: Any) -> ElementType:
+    """Return the element type of the kernels of masked rows: weights are products in float64."""
+    element_type = element_type_of(dtype)
+    return element_type if weighting.weights is None else in_float64(element_type)
 
 
 def is_one_segment(norm: Norm, layout: RowLayout) -> bool:
@@ -159,22 +170,21 @@ def masked_row_backward(
 ) -> tuple[Array, Array]:
     """Return dx of rows of one segment, and the totals of dgamma and dbeta of each part."""
     plan = backward_plan(norm, x.dtype, layout, scaling, detached)
-    element_type, order = plan.element_type, layout.order
+    element_type, order = element_type_for(weighting, x.dtype), layout.order
     source = as_kernel_array(x, element_type, order, plan.size)
     grad = as_kernel_array(dy.astype(x.dtype, copy=False), element_type, order, plan.size)
-    keep, step = mask_of(weighting, x.shape, order, *plan.size)
+    mask = mask_of(weighting, x.shape, order, *plan.size)
     mean = statistics[0] if norm.formula.centred else None
     if out is None:
         target = new_dx(plan, source, grad)
     else:
-        inputs = norm.names.x, out, element_type, order, (grad, keep, *statistics, *parameters)
-        target = output_like(source, x, *inputs)
+        inputs = grad, mask.keep, mask.weights, *statistics, *parameters
+        target = output_like(source, x, norm.names.x, out, element_type, order, inputs)
     totals = np.zeros((2, plan.parts, 1, layout.width))
     sums = tuple(totals[k] if k < norm.parameters else None for k in range(2))
     if plan.elements:
         flows = float(norm.formula.centred and not detached.mean), float(not detached.scale)
         through = *flows, *divisor_of(norm, scaling), scaling.eps_on_deviation
-        mask = keep, step, _omit(weighting)
         kernel = _masked_backward_kernel(norm.formula, element_type)
         arguments = (
             grad, source, *mask, mean, statistics[1], *parameters, *through, target, *sums,
@@ -188,7 +198,6 @@ def masked_row_backward(
 
 
 _FLOAT64 = np.dtype(np.float64)
-_forward_kernel = functools.cache(make_weighted_forward)
 _backward_kernel = functools.cache(make_weighted_backward)
 
 
@@ -206,48 +215,12 @@ def weighted_row_forward(
     """Return what `row_forward` returns, with statistics of what a weighting keeps."""
     given = norm, x, gamma, beta, layout, scaling, out, save
     try:
-        if weighting.weights is None:
-            return _masked_row_forward(weighting, *given)
-        parameters = _parameters(norm, gamma, beta, layout)
+        return _masked_row_forward(weighting, *given)
     except ValueError as error:
         of_all = functools.partial(weighted_row_forward, weighting)
         refill = filling_of(weighting, x)
         y, mean, rstd = broadcast_parameters.forward_of_rows(of_all, error, *given)
         return refill(y), mean, rstd
-    return _forward(weighting, norm, x, parameters, layout, scaling, out, save)
-
-
-def _forward(
-    weighting: Weighting,
-    norm: Norm,
-    x: Array,
-    parameters: Parameters,
-    layout: RowLayout,
-    scaling: NormScaling,
-    out: Any,
-    save: bool,
-) -> tuple[Array, Array | None, Array | None]:
-    dtype, saved = element_type_of(x.dtype).compute_dtype, element_type_of(x.dtype).saved
-    wide, size = x.astype(dtype, copy=False), (layout.rows, layout.width)
-    source = as_kernel_array(wide, element_type_of(dtype), layout.order, size)
-    selection = selection_of(weighting, x.shape, layout.order, *size)
-    inputs = selection.keep, selection.weights, *parameters
-    target = output_for(source, wide, x, out, inputs, name=norm.names.x, order=layout.order)
-    mean, rstd = np.full((2, layout.rows if save else 0), scaling.for_empty_row)
-    if source.size:
-        parts = row_parts(layout.rows, source.size)
-        arguments = (
-            source.reshape(-1), *selection, *_rows(norm, layout), *parameters,
-            *_scaling(norm, scaling), weighting.fill, weighting.fill_missing,
-            target.reshape(-1), mean, rstd, parts,
-        )  # fmt: skip
-        run(_forward_kernel(norm.formula, dtype.name), arguments, 2 * source.nbytes, parts)
-    y = result_of(target, wide, x, out, order=layout.order)
-    if not save:
-        return y, None, None
-    with np.errstate(all="ignore"):  # a reciprocal may leave the range of float32
-        mean, rstd = (s.astype(saved).reshape(layout.statistic_shape) for s in (mean, rstd))
-    return y, mean, rstd
 
 
 def weighted_row_backward(
@@ -266,7 +239,9 @@ def weighted_row_backward(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return what `row_backward` returns, with statistics of what a weighting keeps."""
     grad, statistics = _checked(norm, dy, x, mean, rstd, layout)
-    wide = wider_dtype(norm.names.dy, grad, x) if weighting.weights is None else None
+    masked = is_one_segment(norm, layout)
+    in_float64s = weighting.weights is not None and not masked
+    wide = None if in_float64s else wider_dtype(norm.names.dy, grad, x)
     if wide is not None:
         others = beta, layout, scaling, detached, None
         return in_wider_dtype(
@@ -275,10 +250,9 @@ def weighted_row_backward(
                 weighting, norm, grad, x, mean, rstd, gamma, *others
             ),
         )  # fmt: skip
-    masked = weighting.weights is None and is_one_segment(norm, layout)
     try:
         parameters: Any = (
-            gradient_parameters(norm, gamma, beta, layout, element_type_of(x.dtype))
+            gradient_parameters(norm, gamma, beta, layout, element_type_for(weighting, x.dtype))
             if masked
             else _parameters(norm, gamma, beta, layout)
         )
