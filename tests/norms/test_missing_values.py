@@ -503,12 +503,14 @@ def test_arrays_of_other_libraries(rng):
     assert {type(a) for a in (*total, total.var(), total.std(1))} == {type(own)}
 
 
-def test_moments_refuse_lazy_arrays():
-    lazy, x = pytest.importorskip("dask.array").ones((4, 4)), np.ones((4, 4))
-    text = "^where is not supported for lazy arrays in batch_moments$"
-    for array, mask in ((lazy, True), (x, lazy > 0)):
-        with pytest.raises(NotImplementedError, match=text):
-            numnorm.batch_moments(array, where=mask)
+def test_moments_of_lazy_arrays():
+    lazy, x = pytest.importorskip("dask.array"), np.arange(16.0).reshape(4, 4)
+    mask = x % 3 > 0
+    expected = numnorm.batch_moments(x, where=mask)
+    chunked, lazy_mask = (lazy.from_array(array, chunks=3) for array in (x, mask))
+    for array, keep in ((chunked, mask), (x, lazy_mask), (chunked, lazy_mask)):
+        for found, other in zip(numnorm.batch_moments(array, where=keep), expected, strict=True):
+            np.testing.assert_allclose(found, other, rtol=1e-15, atol=1e-15)
 
 
 @pytest.mark.parametrize("width", [5, 24, 100, 300])
