@@ -171,7 +171,8 @@ class _Moments(NamedTuple):
 
 def _moments(x: Any, channels: Channels, keywords: Keywords) -> _Moments:
     """Return the statistics of x in training."""
-    if not keywords.arrays and keywords.kept.policy == "propagate":
+    counts = keywords.arrays or keywords.kept.policy != "propagate"
+    if not (counts and channels.count):  # without elements as NumPy's batch norm
         mean, m2, _ = fields_of(total_moments(x, channels), channels)
         return _Moments((mean, m2 / max(channels.count, 1)), channels, m2=m2)
     total = merged_moments(x, channels.rows, keywords)

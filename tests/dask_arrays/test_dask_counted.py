@@ -243,6 +243,21 @@ def test_no_block_is_read_more_often_than_by_the_plain_norm(name, keywords):
     assert reads[1] <= reads[0]
 
 
+@pytest.mark.parametrize("shape", [(0, 4, 3), (6, 4, 0)], ids=str)
+@pytest.mark.parametrize("name", ["batch_norm", "layer_norm", "instance_norm", "weight_norm"])
+def test_arrays_without_elements(name, shape):
+    x, where = np.ones(shape), np.ones(shape, bool)
+    lazy = da.from_array(x, chunks=2)
+    forward, backward = (getattr(numnorm, f"{name}_{p}ward") for p in ("for", "back"))
+    expected = forward(x, where=where)
+    near(forward(lazy, where=where), expected)
+    saved = expected[1:]
+    near(backward(lazy, lazy, *saved, where=where), backward(x, x, *saved, where=where))
+    if name == "batch_norm":
+        moments = numnorm.batch_moments(x, where=where)
+        near(tuple(numnorm.batch_moments(lazy, where=where)), tuple(moments))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_mask_alone_may_be_lazy(name):
     case = Case(name, 4)
