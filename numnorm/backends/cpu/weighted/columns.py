@@ -1,6 +1,7 @@
 """The norms with statistics of each channel, with weights: the callers of the kernels."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -50,6 +51,10 @@ _FLOAT64 = np.dtype(np.float64)
 # The squared distance of a pivot from its mean, in variances, that sums in float64 may have: more
 # for float32, whose own digits are lost only then.
 _FARTHEST = {"float32": 1e6, "float64": 1.0}
+
+# The lengths of the segments that a single channel is divided into, a power of two between these.
+# Parts of a kernel are made of segments, and short ones take longer.
+_SHORTEST, _LONGEST = 64, 4096
 
 _pivots = functools.cache(make_pivots)
 _moment_sums = functools.cache(make_moment_sums)
@@ -123,6 +128,7 @@ def _moments(weighting: Weighting, x: Array, layout: ColumnLayout) -> tuple[Arra
     if not x.size:
         moments[...], statistics[...] = 0.0, np.nan
     elif weighting.weights is None:
+        layout = _along(layout)
         plan = plan_of(x.dtype, layout)
         table = np.empty((4, layout.blocks, layout.channels))
         kernel = (_ACROSS if layout.inner == 1 else _ALONG).moments(plan.element_type)
@@ -132,6 +138,19 @@ def _moments(weighting: Weighting, x: Array, layout: ColumnLayout) -> tuple[Arra
     else:
         _add_up(weighting, x, layout, moments, statistics)
     return moments, statistics
+
+
+@functools.lru_cache(maxsize=1024)
+def _along(layout: ColumnLayout) -> ColumnLayout:
+    """Return a layout in which the elements of a single channel lie side by side.
+
+    Across channels a vector would hold one element. All else stays as it is.
+    """
+    if layout.channels > 1 or layout.inner > 1:
+        return layout
+    inner = math.gcd(layout.outer, _LONGEST)
+    inner = inner if inner >= _SHORTEST else layout.outer
+    return ColumnLayout(layout.outer // inner, 1, inner)
 
 
 def _add_up(
@@ -176,7 +195,8 @@ def weighted_column_forward(
     """Return what `column_forward` returns; elements that are left out get their fill values."""
     if weighting.keep is None and not weighting.omit:
         return column_forward(x, mean, m2, divisor, eps, gamma, beta, layout, out)
-    plan = plan_of(x.dtype, layout)
+    own = _along(layout)
+    plan = plan_of(x.dtype, own)
     element_type, parts, source = plan.element_type, plan.parts, plan.source(x)
     try:
         gamma, beta = parameter_of("gamma", gamma, plan), parameter_of("beta", beta, plan)
@@ -194,7 +214,7 @@ def weighted_column_forward(
     )
     if found == 2:
         raise ValueError(f"running_var must not be negative, got {np.nanmin(m2):g}")
-    kernel = (_ACROSS if layout.inner == 1 else _ALONG).forward(element_type)
+    kernel = (_ACROSS if own.inner == 1 else _ALONG).forward(element_type)
     fills = weighting.fill, weighting.fill_missing
     arguments = source, keep, omit, coefficients, found == 1 or None, *fills, target, parts
     plan.run(kernel, arguments, parts, 2)
