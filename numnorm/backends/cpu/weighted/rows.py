@@ -55,6 +55,7 @@ from numnorm.layouts import RowLayout
 
 
 _NOTHING = np.empty(0)
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 @functools.cache
@@ -95,6 +96,12 @@ def divisor_of(norm: Norm, scaling: NormScaling) -> tuple[float, float]:
     return (0.0, 1.0) if norm.of_length else (1.0, -float(scaling.ddof))
 
 
+def _in_float64(parameter: Any) -> Any:
+    """Return a parameter of float32 as float64, which the kernels with weights take."""
+    single = type(parameter) is np.ndarray and parameter.dtype is _FLOAT32
+    return parameter.astype(_FLOAT64) if single else parameter
+
+
 def _masked_row_forward(
     weighting: Weighting,
     norm: Norm,
@@ -116,6 +123,8 @@ def _masked_row_forward(
     if fast_path is not None and (out is None or type(out) is np.ndarray):
         y = new_output(plan, x) if out is None else out
         mean, rstd = new_statistics(layout) if save else (_NOTHING, _NOTHING)
+        if weights is not None:
+            gamma, beta = _in_float64(gamma), _in_float64(beta)
         arrays = x, weighting.keep, weights, gamma, beta, y, mean, rstd
         if fast_path(*arrays, layout.rows if save else 0, *fills):
             return y, mean, rstd
@@ -197,7 +206,6 @@ def masked_row_backward(
 # Rows with weights
 
 
-_FLOAT64 = np.dtype(np.float64)
 _backward_kernel = functools.cache(make_weighted_backward)
 
 
