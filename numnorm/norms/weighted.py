@@ -18,7 +18,9 @@ from numnorm.layouts import normalized_axes
 Axes = tuple[int, ...]
 
 POLICIES = ("propagate", "omit", "raise")
-_BOOL, _NDARRAY = np.dtype(bool), np.ndarray
+_BOOL, _FLOAT64, _NDARRAY = np.dtype(bool), np.dtype(np.float64), np.ndarray
+# Weights between these need no factor: see `_in_range`.
+_LEAST, _LARGEST = 2.0**-32, 2.0**64
 # The results where `where` is false and where NaN is omitted, by default.
 _FILLS = 0.0, np.nan
 
@@ -117,11 +119,12 @@ def weighted_input(
         As the caller gave them.
     """
     # No lookup and no check: a small call would spend much of its time on them.
-    if type(x) is _NDARRAY and weights is None and fill is None and type(nan_policy) is str:
+    if type(x) is _NDARRAY and fill is None and type(nan_policy) is str:
         is_mask = type(where) is _NDARRAY and where.dtype is _BOOL and where.shape == x.shape
         omit = nan_policy == "omit"
-        if (is_mask or (omit and where is None)) and (omit or nan_policy == "propagate"):
-            return WeightedInput(x, Weighting(where, None, omit, *_FILLS))
+        given = _is_usual(weights, x.shape) if weights is not None else is_mask or omit
+        if given and (is_mask or where is None) and (omit or nan_policy == "propagate"):
+            return WeightedInput(x, Weighting(where, weights, omit, *_FILLS))
     values, counting = checked_counting(shared, x, axis, where, weights, nan_policy, fill)
     if type(counting.weights) is np.ndarray:
         axes = shared(axis, len(values.shape)).statistic
@@ -241,6 +244,17 @@ def _of_own(weights: Any, shape: Shape, own: Axes) -> Shape:
     return tuple(n if axis in own else 1 for axis, n in enumerate(shape))
 
 
+def _is_usual(weights: Any, shape: Shape) -> bool:
+    """Return whether weights have the shape and are in range as they are."""
+    if not (type(weights) is _NDARRAY and weights.dtype is _FLOAT64 and weights.shape == shape):
+        return False
+    if not weights.size:
+        return False
+    # The methods would add as much again for a small array. A comparison with NaN is false.
+    least = np.minimum.reduce(weights, None)
+    return bool(least >= _LEAST and np.maximum.reduce(weights, None) <= _LARGEST)
+
+
 def _left(keep: Any, x: Any, *, omit: bool) -> Any:
     """Return a mask of the elements that are not left out, as far as the host knows them."""
     left = keep if isinstance(keep, np.ndarray) else True
@@ -269,10 +283,10 @@ def _in_range(weights: Any, left: Callable[[], Any], shape: Shape, axes: Axes | 
     """
     if axes is None or not weights.size:
         return weights
-    if weights.min() >= 2.0**-32 and weights.max() <= 2.0**64:  # the commonest
+    if weights.min() >= _LEAST and weights.max() <= _LARGEST:  # the commonest
         return weights
     least = np.min(weights, where=weights > 0.0, initial=1.0)
-    if least >= 2.0**-32 and np.max(weights) <= 2.0**64:
+    if least >= _LEAST and np.max(weights) <= _LARGEST:
         return weights
     weights = np.where(left(), np.broadcast_to(weights, shape), 0.0)
     exponents = np.frexp(np.max(weights, axis=axes, initial=0.0, keepdims=True))[1]

@@ -14,10 +14,6 @@ from numnorm.backends.cpu.simd.vector import make_load, reduce_sum
 
 LANES = 128
 _REGISTER = 8
-# The pivot of a row is the mean of this many values.
-_OF_PIVOT = 16
-# A mean square between these lost no digits to underflow and did not overflow.
-_SMALLEST, _LARGEST = 1e-280, 1e280
 
 scratch, _load = make_scratch(np.float64, LANES), make_load(_REGISTER)
 

@@ -1,4 +1,4 @@
-"""The kernels of the norms with statistics of each row, with weights."""
+"""The backward kernel of rows of several segments, masked or with weights."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,9 +27,8 @@ from numnorm.backends.cpu.weighted.loops import (
     scratch,
     total_of,
 )
-from numnorm.backends.formulas.norms import inverse_deviation, scale_gradient_factor
+from numnorm.backends.formulas.norms import scale_gradient_factor
 
-_inverse_deviation = inlined(inverse_deviation)
 _scale_gradient_factor = inlined(scale_gradient_factor)
 
 
@@ -61,29 +60,22 @@ class Parameters(NamedTuple):
     beta: Any
 
 
-class Scaling(NamedTuple):
-    """How a row's sum of squares becomes its deviation.
+class Through(NamedTuple):
+    """How the gradient flows through the statistics of a row.
 
     Attributes
     ----------
-    centred : int
-        1 if the mean is subtracted, else 0.
-    eps, eps_on_deviation : float
-        What is added to the variance and to the deviation.
     share, more : float
         The sum of squares is divided by ``total * share + more``, with the sum of the weights.
+    eps_on_deviation : float
+        What is added to the deviation.
+    mean, scale : int
+        1, or 0 if the gradient does not flow through the mean or the scale.
     """
 
-    centred: int
-    eps: float
-    eps_on_deviation: float
     share: float
     more: float
-
-
-class Through(NamedTuple):
-    """Whether (1 or 0) the gradient flows through the mean and through the scale of a row."""
-
+    eps_on_deviation: float
     mean: int
     scale: int
 
@@ -182,11 +174,11 @@ def _backward_statistics(row, keep, weights, omit, mean, rstd):
 
 
 @inlined
-def _means_of(total, sums, rstd, scaling, through):
+def _means_of(total, sums, rstd, through):
     """Return the gradients through the mean and through the scale of a row."""
     mean_g = quotient(total_of(sums[0]), total) if through.mean != 0 else 0.0
-    divisor = total * scaling.share + scaling.more
-    factor = _scale_gradient_factor(rstd, scaling.eps_on_deviation)
+    divisor = total * through.share + through.more
+    factor = _scale_gradient_factor(rstd, through.eps_on_deviation)
     mean_g_xhat = quotient(total_of(sums[1]), divisor) * factor if through.scale != 0 else 0.0
     return mean_g, mean_g_xhat
 
@@ -247,7 +239,6 @@ def make_weighted_backward(formula: Formula, dtype: Any) -> Kernel:
         selection: Selection,
         rows: Rows,
         parameters: Parameters,
-        scaling: Scaling,
         through: Through,
         gradients: Gradients,
         totals: Parameters,
@@ -271,7 +262,7 @@ def make_weighted_backward(formula: Formula, dtype: Any) -> Kernel:
                 total, statistics = _backward_statistics(row, *selected, mean, rstd)
                 given = row, dy, selected, rows, i, statistics, parameters
                 add_row(*given, totals, p * of_part, sums)
-                means = _means_of(total, sums, rstd, scaling, through)
+                means = _means_of(total, sums, rstd, through)
                 state = store_row(*given, means, (dx, buffer, state, combines))
         finish(dx, buffer, state, combines)
 

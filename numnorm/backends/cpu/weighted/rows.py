@@ -46,15 +46,15 @@ from numnorm.backends.cpu.weighted.masked_forward import make_masked_forward
 from numnorm.backends.cpu.weighted.row_kernels import (
     Parameters,
     Rows,
-    Scaling,
     make_weighted_backward,
 )
 from numnorm.layouts import RowLayout
 
-# Rows of which elements are left out
+# Rows in vectors
 
 
 _NOTHING = np.empty(0)
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 @functools.cache
@@ -95,6 +95,12 @@ def divisor_of(norm: Norm, scaling: NormScaling) -> tuple[float, float]:
     return (0.0, 1.0) if norm.of_length else (1.0, -float(scaling.ddof))
 
 
+def _in_float64(parameter: Any) -> Any:
+    """Return a parameter of float32 as float64, which the kernels with weights take."""
+    single = type(parameter) is np.ndarray and parameter.dtype is _FLOAT32
+    return parameter.astype(_FLOAT64) if single else parameter
+
+
 def _masked_row_forward(
     weighting: Weighting,
     norm: Norm,
@@ -111,11 +117,14 @@ def _masked_row_forward(
     of_norm = _masked_plan(norm, x.dtype, layout, scaling, weights is not None)
     plan, kernel, element_type, constants, fast_paths = of_norm
     fills = weighting.fill, weighting.fill_missing
-    kinds = type(weighting.keep), np.shape(weights), type(gamma), type(beta), weighting.omit
+    shape = None if weights is None else weights.shape
+    kinds = type(weighting.keep), shape, type(gamma), type(beta), weighting.omit
     fast_path = fast_paths.get(kinds)
     if fast_path is not None and (out is None or type(out) is np.ndarray):
         y = new_output(plan, x) if out is None else out
         mean, rstd = new_statistics(layout) if save else (_NOTHING, _NOTHING)
+        if weights is not None:
+            gamma, beta = _in_float64(gamma), _in_float64(beta)
         arrays = x, weighting.keep, weights, gamma, beta, y, mean, rstd
         if fast_path(*arrays, layout.rows if save else 0, *fills):
             return y, mean, rstd
@@ -194,10 +203,9 @@ def masked_row_backward(
     return result(target, x, out, order), totals
 
 
-# Rows with weights
+# Rows, and the backward pass of several segments
 
 
-_FLOAT64 = np.dtype(np.float64)
 _backward_kernel = functools.cache(make_weighted_backward)
 
 
@@ -288,12 +296,13 @@ def _backward(
     selection = selection_of(weighting, x.shape, layout.order, *size)
     inputs = grad, selection.keep, selection.weights, *statistics, *parameters
     target = output_for(source, wide, x, out, inputs, name=norm.names.x, order=layout.order)
-    rows = _rows(norm, layout)
+    rows = _rows(layout)
     parts = summed_parts(*size, parameters.gamma.size)
     totals = np.zeros((2, parts, rows.channels, parameters.gamma.size // rows.channels))
     if source.size:
         arguments = (
-            source.reshape(-1), *selection, *rows, *parameters, *_scaling(norm, scaling),
+            source.reshape(-1), *selection, *rows, *parameters,
+            *divisor_of(norm, scaling), scaling.eps_on_deviation,
             int(norm.formula.centred and not detached.mean), int(not detached.scale),
             grad.reshape(-1), *statistics, target.reshape(-1), *totals.reshape(2, -1), parts,
         )  # fmt: skip
@@ -303,8 +312,6 @@ def _backward(
 
 def _parameters(norm: Norm, gamma: Any, beta: Any, layout: RowLayout) -> Parameters:
     """Return gamma and beta as kernels take them: see `Rows.spread`."""
-    if not norm.parameters:
-        return Parameters(np.full(LANES, float(gamma)), np.full(LANES, float(beta)))
     shape, meaning = layout.parameter_shape, layout.parameter_meaning
     arrays = []
     for name, value, missing in ((norm.names.gamma, gamma, 1.0), ("beta", beta, 0.0)):
@@ -316,16 +323,9 @@ def _parameters(norm: Norm, gamma: Any, beta: Any, layout: RowLayout) -> Paramet
     return Parameters(*arrays)
 
 
-def _rows(norm: Norm, layout: RowLayout) -> Rows:
+def _rows(layout: RowLayout) -> Rows:
     segments = layout.width // layout.segment
-    if not norm.parameters:  # the numbers are the same for every element
-        return Rows(layout.rows, segments, layout.segment, 1, 0)
     return Rows(layout.rows, segments, layout.segment, layout.channels, int(not layout.shared))
-
-
-def _scaling(norm: Norm, scaling: NormScaling) -> Scaling:
-    numbers = scaling.eps, scaling.eps_on_deviation, *divisor_of(norm, scaling)
-    return Scaling(int(norm.formula.centred), *numbers)
 
 
 def _checked(
