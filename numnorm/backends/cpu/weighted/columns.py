@@ -146,7 +146,7 @@ def _along(layout: ColumnLayout) -> ColumnLayout:
 
     Across channels a vector would hold one element. All else stays as it is.
     """
-    if layout.channels > 1 or layout.inner > 1:
+    if layout.channels != 1 or layout.inner != 1:
         return layout
     inner = math.gcd(layout.outer, _LONGEST)
     inner = inner if inner >= _SHORTEST else layout.outer
