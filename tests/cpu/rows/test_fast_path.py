@@ -137,6 +137,26 @@ def test_masks_that_lie_otherwise(form):
     assert_same_bytes(found, expected)
 
 
+@pytest.mark.parametrize("shape", [(ROWS, WIDTH), (WIDTH,)])
+@pytest.mark.parametrize("form", ["read-only", "strided", "Fortran", "list", "overlapping"])
+def test_weights_that_lie_otherwise(form, shape):
+    x, gamma = RNG.standard_normal((ROWS, WIDTH)), RNG.standard_normal(WIDTH)
+    weights = RNG.random(shape) + 0.1
+    expected = numnorm.layer_norm_forward(x, gamma, gamma, weights=read_only(weights))
+    for _ in range(3):
+        found = numnorm.layer_norm_forward(x, gamma, gamma, weights=weights)
+        assert_same_bytes(found, expected)
+    out = None
+    if form == "overlapping":  # the weights lie in what is written
+        out = np.empty_like(x)
+        given = out.reshape(-1)[-weights.size :].reshape(shape)
+        given[...] = weights
+    else:
+        given = FORMS[form](weights)
+    found = numnorm.layer_norm_forward(x, gamma, gamma, weights=given, out=out)
+    assert_same_bytes(found, expected)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("which", ["dy", "x", "gamma", "beta"])
 @pytest.mark.parametrize("norm", ["layer", "rms", "group"])
