@@ -282,8 +282,8 @@ _TOP = """\
 # What works where
 
 Each norm, in each place, with each keyword for missing values, weights and labels. All calls
-that are marked give the results of NumPy's arrays, which the tests check for each of them, forward
-and backward. This page is made from these tests.
+that are marked give the results of NumPy's arrays, and the same gradients where a place has
+gradients. The tests check each of them, and this page is made from these tests.
 
 ## Keywords
 
