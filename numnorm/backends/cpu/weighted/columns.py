@@ -25,7 +25,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
     result,
 )
 from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
-from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.backends.cpu.simd.element_type import element_type_of, in_float64
 from numnorm.backends.cpu.statistics import broadcast_parameters
 from numnorm.backends.cpu.weighted.arrays import kept_of, output_for, result_of, selection_of
 from numnorm.backends.cpu.weighted.column_kernels import (
@@ -131,7 +131,9 @@ def _moments(weighting: Weighting, x: Array, layout: ColumnLayout) -> tuple[Arra
         layout = _along(layout)
         plan = plan_of(x.dtype, layout)
         table = np.empty((4, layout.blocks, layout.channels))
-        kernel = (_ACROSS if layout.inner == 1 else _ALONG).moments(plan.element_type)
+        # Sums of float32 would lose digits that `batch_moments` keeps and merges.
+        element_type = in_float64(plan.element_type)
+        kernel = (_ACROSS if layout.inner == 1 else _ALONG).moments(element_type)
         arguments = plan.source(x), *kept_of(weighting, x.shape), layout.block, table
         plan.run(kernel, arguments, plan.block_parts, 1)
         _fold()(table, moments, statistics)
