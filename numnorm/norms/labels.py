@@ -94,6 +94,10 @@ class _Parts(NamedTuple):
         array = np.stack(arrays)
         return array if self.result is None else statistics_like(self.result)(array)
 
+    def reshaped(self, array: Any, shape: Shape) -> Any:
+        """Return an array in another shape."""
+        return array.reshape(shape)
+
     def on_device(self, array: Any) -> Any:
         """Return a statistic where x is."""
         return array
@@ -178,8 +182,9 @@ def _split(arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     arguments |= {"where": counting.where, "weights": counting.weights}
     parts = _parts(arguments)
     if counting.weights is not None:  # of fewer axes they may look like those of a part's samples
-        absent = (None,) * (parts.x.ndim - counting.weights.ndim)
-        arguments["weights"] = counting.weights[absent]
+        given = tuple(counting.weights.shape)
+        shape = (1,) * (len(parts.x.shape) - len(given)) + given
+        arguments["weights"] = parts.reshaped(counting.weights, shape)
     arguments["x"] = parts.x
     for name in ("dy", "mean", "rstd", "gamma", "beta"):
         if arguments.get(name) is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.arguments import Shape
 from numnorm.array_likes import is_on_device
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
@@ -59,6 +60,12 @@ class DeviceLabelParts:
             return array.take(samples, axis)
         with on_device_of(self.x):
             return self.x.lib.taken(array, samples, axis)
+
+    def reshaped(self, array: Any, shape: Shape) -> Any:
+        """Return an array in another shape."""
+        if not is_on_device(array):
+            return array.reshape(shape)
+        return self.x.lib.reshaped(self.x.lib.contiguous(array), shape)
 
     def own(self, name: str, value: Any) -> Any:
         """Return an argument, checked to be on the device of x."""
