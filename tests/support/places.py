@@ -193,7 +193,12 @@ def _jax(case: Case) -> Results:
         forward = jax.jit(lambda x: norm(x, **arguments))
         y = forward(x)
         counts = np.isfinite(np.asarray(y))
-        gradient = jax.jit(jax.grad(lambda x: (forward(x)[counts] * dy[counts]).sum()))(x)
+
+        def loss(x: Any) -> Any:
+            # An index without elements would be no call of the backward pass.
+            return (jax.numpy.where(counts, forward(x), 0.0) * dy).sum()
+
+        gradient = jax.jit(jax.grad(loss))(x)
         return [np.asarray(y), np.asarray(gradient)]
 
 
