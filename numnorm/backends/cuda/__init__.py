@@ -8,6 +8,7 @@ from numnorm.backends.cuda.moving import OF_STREAMS, STREAMS
 _HOMES = {
     "arrays.device_array": ("as_float_array",),
     "arrays.label_parts": ("DeviceLabelParts",),
+    "arrays.masks": ("as_mask_of", "as_weights_of"),
     "recurrent.lstm_batch_norm": ("batch_cell_backward", "batch_cell_forward"),
     "recurrent.cells": ("cell_backward", "cell_forward", "cell_weights", "prepared_step"),
     "recurrent.stacking": (
@@ -30,18 +31,8 @@ _HOMES = {
         "streamed_moments",
         "variance",
     ),
-    "moving.exponential": (
-        "exponential_backward",
-        "exponential_forward",
-        "missing_exponential_backward",
-        "missing_exponential_forward",
-    ),
-    "moving.windows": (
-        "missing_moving_backward",
-        "missing_moving_forward",
-        "moving_backward",
-        "moving_forward",
-    ),
+    "moving.exponential": ("exponential_backward", "exponential_forward"),
+    "moving.windows": ("moving_backward", "moving_forward"),
     "rows.backward": ("row_backward",),
     "rows.forward": ("row_forward",),
     "recurrent.sequences": (
@@ -67,7 +58,6 @@ _HOMES = {
         "step_statistics",
         "update_running",
     ),
-    "weighted.arrays": ("as_mask_of", "as_weights_of"),
     "weighted.backend": ("with_weighting",),
     "weighted.columns": ("counted_deviation", "counted_variance", "merged_counted"),
 }

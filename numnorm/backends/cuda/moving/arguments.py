@@ -23,7 +23,7 @@ ZERO, ONE, NAN = (constant(FLOAT64, v) for v in (0.0, 1.0, float("nan")))
 
 
 class Sequences(NamedTuple):
-    """An array ``(outer, steps, inner)``: ``outer * inner`` channels of so many steps.
+    """An array ``(outer, steps, inner)``: it has ``outer * inner`` channels, each of `steps` steps.
 
     Attributes
     ----------

@@ -1,12 +1,10 @@
 """The arrays of moving norms on a device: masks, statistics and outputs."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from numnorm.array_likes import is_on_device
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
@@ -17,6 +15,7 @@ from numnorm.backends.cuda.arrays.device_array import (
 )
 from numnorm.backends.cuda.arrays.gather_rows import in_wider_dtype
 from numnorm.backends.cuda.arrays.launch import on_device_of
+from numnorm.backends.cuda.arrays.masks import in_rows
 from numnorm.backends.cuda.compiler.element_type import (
     ELEMENT_TYPES,
     FLOAT32,
@@ -73,15 +72,7 @@ def given(x: DeviceArray, weighting: Weighting | None, layout: MovingLayout) -> 
 
 
 def _missing(weighting: Weighting, x: DeviceArray) -> Missing:
-    keep = weighting.keep
-    if keep is not None:
-        if not is_on_device(keep):
-            keep = x.lib.from_host(x.array, np.ascontiguousarray(keep))
-        shape = x.lib.shape(keep)
-        if shape != x.shape:
-            shape = (1,) * (len(x.shape) - len(shape)) + shape
-            keep = x.lib.broadcast(x.lib.reshaped(x.lib.contiguous(keep), shape), x.shape)
-        keep = x.lib.contiguous(keep)
+    keep, _ = in_rows(weighting.keep, x, None, 1, math.prod(x.shape))
     return Missing(keep, int(weighting.omit), weighting.fill, weighting.fill_missing)
 
 
@@ -115,6 +106,29 @@ def given_statistics(mean: Any, rstd: Any, x: DeviceArray) -> tuple[ElementType,
             f"{of_mean.element.name} and {of_rstd.element.name}"
         )
     return of_mean.element, StepStatistics(of_mean.array, of_rstd.array)
+
+
+Normalize = Callable[[Given, ElementType, Any, StepStatistics], Any]
+"""A function of x, the type of the statistics, and what it writes: y, and the statistics."""
+
+
+def normalized(
+    launch_norm: Normalize,
+    x: DeviceArray,
+    weighting: Weighting | None,
+    layout: MovingLayout,
+    out: Any,
+    save: bool,
+) -> tuple[Any, Any, Any]:
+    """Return y, mean and rstd for the caller, from a function that launches the kernels."""
+    with on_device_of(x):
+        source = contiguous(x)
+        of_x = given(source, weighting, layout)
+        output = output_apart(x, out, (source.array, of_x.marks.keep))
+        element, saved = new_statistics(x, save)
+        if 0 not in x.shape:
+            launch_norm(of_x, element, output.target, saved)
+        return result(output, x, None), *saved
 
 
 Gradient = Callable[[DeviceArray, DeviceArray, ElementType, StepStatistics, Any], Any]

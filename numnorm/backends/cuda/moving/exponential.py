@@ -6,19 +6,12 @@ from typing import Any
 
 from numnorm.backends.contract import moving as contract
 from numnorm.backends.contract.weighting import Weighting
-from numnorm.backends.cuda.arrays.device_array import DeviceArray, result
-from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.arrays.device_array import DeviceArray
+from numnorm.backends.cuda.arrays.launch import launch
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.moving.arguments import Sequences, StepStatistics
-from numnorm.backends.cuda.moving.arrays import (
-    Given,
-    contiguous,
-    dx_of,
-    given,
-    new_statistics,
-    output_apart,
-)
+from numnorm.backends.cuda.moving.arrays import Given, dx_of, given, normalized
 from numnorm.backends.cuda.moving.exponential_kernels import (
     Decay,
     GradientArrays,
@@ -30,19 +23,12 @@ from numnorm.backends.cuda.moving.exponential_kernels import (
 from numnorm.backends.cuda.statistics.stored import float64_memory
 from numnorm.layouts import MovingLayout
 
-# So many times 1 / alpha steps from the beginning, the share of a step is alpha.
+# From ``_FADED / alpha`` steps behind the first one on, the share of a step is alpha.
 _FADED = 40.0
 
 _exponential = functools.cache(make_exponential)
 _exponential_gradients = functools.cache(make_exponential_gradients)
 _share_table = functools.cache(make_shares)
-
-
-def exponential_forward(
-    x: DeviceArray, layout: MovingLayout, decay: contract.Decay, out: Any, save: bool
-) -> tuple[Any, Any, Any]:
-    """Return y and, if `save` is true, mean and rstd of each step."""
-    return missing_exponential_forward(None, x, layout, decay, out, save)
 
 
 def missing_exponential_forward(
@@ -53,30 +39,21 @@ def missing_exponential_forward(
     out: Any,
     save: bool,
 ) -> tuple[Any, Any, Any]:
-    """Return the same, with statistics of the steps that a weighting keeps; None keeps all."""
-    with on_device_of(x):
-        source = contiguous(x)
-        of_x = given(source, weighting, layout)
-        output = output_apart(x, out, (source.array, of_x.marks.keep))
-        element, saved = new_statistics(x, save)
-        if 0 not in x.shape:
-            kernel = _exponential(x.element, element, of_x.missing)
-            arrays = source.array, of_x.marks, output.target, saved
-            _launch(kernel, of_x.x, of_x.sequences, arrays, (_weights(decay, layout),))
-        return result(output, x, None), *saved
+    """Return y and, if `save` is true, mean and rstd of each step.
+
+    The statistics are those of the steps that a weighting keeps; None keeps all.
+    """
+
+    def launch_norm(of_x: Given, element: ElementType, y: Any, saved: StepStatistics) -> None:
+        kernel = _exponential(of_x.x.element, element, of_x.missing)
+        arrays = of_x.x.array, of_x.marks, y, saved
+        _launch(kernel, of_x.x, of_x.sequences, arrays, (_weights(decay, layout),))
+
+    return normalized(launch_norm, x, weighting, layout, out, save)
 
 
-def exponential_backward(
-    dy: Any,
-    x: DeviceArray,
-    mean: Any,
-    rstd: Any,
-    layout: MovingLayout,
-    decay: contract.Decay,
-    out: Any,
-) -> Any:
-    """Return dx."""
-    return missing_exponential_backward(None, dy, x, mean, rstd, layout, decay, out)
+exponential_forward = functools.partial(missing_exponential_forward, None)
+"""What `missing_exponential_forward` returns, where all steps count."""
 
 
 def missing_exponential_backward(
@@ -89,7 +66,7 @@ def missing_exponential_backward(
     decay: contract.Decay,
     out: Any,
 ) -> Any:
-    """Return the same, with statistics of the steps that a weighting keeps; None keeps all."""
+    """Return dx, for statistics of the steps that a weighting keeps; None keeps all."""
     weights = _weights(decay, layout)
 
     def launch_gradient(
@@ -104,6 +81,10 @@ def missing_exponential_backward(
         _launch(kernel, x, of_x.sequences, arrays, (weights,))
 
     return dx_of(launch_gradient, dy, x, mean, rstd, out)
+
+
+exponential_backward = functools.partial(missing_exponential_backward, None)
+"""What `missing_exponential_backward` returns, where all steps count."""
 
 
 def _weights(decay: contract.Decay, layout: MovingLayout) -> Decay:

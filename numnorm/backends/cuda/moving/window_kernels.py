@@ -2,10 +2,10 @@
 
 A thread has one step of one channel, and adds up its window. Nothing is ever subtracted from a sum,
 and a sum is taken around a value of the window, so an offset costs no digits, and what left the
-window leaves no trace. A long window is added up in chunks: time is cut every so many steps, a
-first kernel adds up each of these chunks, and a window takes the chunks that lie wholly in it,
-moved to its own pivot, and the single steps before and behind them. With chunks of about the root
-of the window, a thread adds up at most three times that root.
+window leaves no trace. Time is divided into chunks of equal length for long windows. A first kernel
+adds up each chunk. A window then takes the chunks that lie wholly in it, moved to its own pivot,
+and the single steps before and behind them. With chunks of about the root of the window, a thread
+adds up at most three times that root.
 
 For the gradients, the windows that hold a step lie one behind the other. Sums over them are taken
 in the same way. A chunk is shorter than half a window, so the windows of all its steps hold its

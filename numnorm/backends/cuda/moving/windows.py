@@ -7,19 +7,12 @@ from typing import Any
 from numnorm.backends.contract import moving as contract
 from numnorm.backends.contract.moving import ends_of
 from numnorm.backends.contract.weighting import Weighting
-from numnorm.backends.cuda.arrays.device_array import DeviceArray, result
-from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.arrays.device_array import DeviceArray
+from numnorm.backends.cuda.arrays.launch import launch
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.moving.arguments import StepStatistics
-from numnorm.backends.cuda.moving.arrays import (
-    Given,
-    contiguous,
-    dx_of,
-    given,
-    new_statistics,
-    output_apart,
-)
+from numnorm.backends.cuda.moving.arrays import Given, dx_of, given, normalized
 from numnorm.backends.cuda.moving.window_kernels import (
     ROWS,
     GradientArrays,
@@ -44,13 +37,6 @@ _chunk_gradients = functools.cache(make_chunk_gradients)
 _window_gradients = functools.cache(make_window_gradients)
 
 
-def moving_forward(
-    x: DeviceArray, layout: MovingLayout, windows: contract.Windows, out: Any, save: bool
-) -> tuple[Any, Any, Any]:
-    """Return y and, if `save` is true, mean and rstd of each step."""
-    return missing_moving_forward(None, x, layout, windows, out, save)
-
-
 def missing_moving_forward(
     weighting: Weighting | None,
     x: DeviceArray,
@@ -59,32 +45,23 @@ def missing_moving_forward(
     out: Any,
     save: bool,
 ) -> tuple[Any, Any, Any]:
-    """Return the same, with statistics of the steps that a weighting keeps; None keeps all."""
-    with on_device_of(x):
-        source = contiguous(x)
-        of_x = given(source, weighting, layout)
-        output = output_apart(x, out, (source.array, of_x.marks.keep))
-        element, saved = new_statistics(x, save)
-        if 0 not in x.shape:
-            sizes, scaling = _sizes(layout, windows), _scaling(windows)
-            table = _launch_chunk_sums(of_x, sizes, scaling.centred)
-            kernel = _windows(x.element, element, of_x.missing)
-            arrays = source.array, table, of_x.marks, output.target, saved
-            _launch(kernel, layout.steps, of_x, arrays, (of_x.sequences, sizes, scaling))
-        return result(output, x, None), *saved
+    """Return y and, if `save` is true, mean and rstd of each step.
+
+    The statistics are those of the steps that a weighting keeps; None keeps all.
+    """
+
+    def launch_norm(of_x: Given, element: ElementType, y: Any, saved: StepStatistics) -> None:
+        sizes, scaling = _sizes(layout, windows), _scaling(windows)
+        table = _launch_chunk_sums(of_x, sizes, scaling.centred)
+        kernel = _windows(of_x.x.element, element, of_x.missing)
+        arrays = of_x.x.array, table, of_x.marks, y, saved
+        _launch(kernel, layout.steps, of_x, arrays, (of_x.sequences, sizes, scaling))
+
+    return normalized(launch_norm, x, weighting, layout, out, save)
 
 
-def moving_backward(
-    dy: Any,
-    x: DeviceArray,
-    mean: Any,
-    rstd: Any,
-    layout: MovingLayout,
-    windows: contract.Windows,
-    out: Any,
-) -> Any:
-    """Return dx."""
-    return missing_moving_backward(None, dy, x, mean, rstd, layout, windows, out)
+moving_forward = functools.partial(missing_moving_forward, None)
+"""What `missing_moving_forward` returns, where all steps count."""
 
 
 def missing_moving_backward(
@@ -97,7 +74,7 @@ def missing_moving_backward(
     windows: contract.Windows,
     out: Any,
 ) -> Any:
-    """Return the same, with statistics of the steps that a weighting keeps; None keeps all."""
+    """Return dx, for statistics of the steps that a weighting keeps; None keeps all."""
     sizes, scaling = _sizes(layout, windows), _scaling(windows)
 
     def launch_gradient(
@@ -114,6 +91,10 @@ def missing_moving_backward(
         _launch(_window_gradients(*kinds), layout.steps, of_x, (arrays, table, dx), numbers)
 
     return dx_of(launch_gradient, dy, x, mean, rstd, out)
+
+
+moving_backward = functools.partial(missing_moving_backward, None)
+"""What `missing_moving_backward` returns, where all steps count."""
 
 
 def _sizes(layout: MovingLayout, windows: contract.Windows) -> Windows:
@@ -158,6 +139,6 @@ def _inverse_counts(of_x: Given, sizes: Windows) -> Any:
 def _launch(
     kernel: Kernel, length: int, of_x: Given, arrays: tuple[Any, ...], numbers: tuple[Any, ...]
 ) -> None:
-    """Launch a kernel with one thread for so many entries of each channel."""
+    """Launch a kernel with `length` threads for each channel."""
     count = of_x.sequences.outer * length * of_x.sequences.inner
     launch(kernel, -(-count // kernel.threads), of_x.x, arrays, numbers)
