@@ -44,8 +44,8 @@ from numnorm.norms.batch import (
     part_gradient,
     seen_statistics,
 )
-from numnorm.norms.labels import check_no_running, stored_rows
-from numnorm.norms.moments import GroupMoments, Moments
+from numnorm.norms.labels import check_no_running, no_labels, stored_rows
+from numnorm.norms.moments import of_numbered_labels
 from numnorm.norms.results import Gradients, Normalized
 from numnorm.norms.spec import NormSpec
 
@@ -60,7 +60,7 @@ def call(
 ) -> Any:
     """Return the lazy result of a public function of batch norm."""
     if "statistics" in counting and "labels" not in counting:
-        raise ValueError("labels must be given with statistics, got None")
+        raise no_labels()
     if spec.is_backward(function):
         return batch_norm_backward(**arguments, counting=counting)
     normalized = batch_norm_forward(**arguments, counting=counting)
@@ -242,8 +242,7 @@ def _normalized(
     given |= kept.public(others[len(usual) :])
     mean, variance = rows.public(mean), rows.public(variance)
     if rows.labels:
-        moments = Moments(np.ones_like(mean), mean, variance, np.zeros_like(mean))
-        given["statistics"] = GroupMoments(np.arange(rows.labels), moments)
+        given["statistics"] = of_numbered_labels(mean, variance)
     else:
         given |= {"running_mean": mean, "running_var": variance, "training": False}
     return numnorm.batch_norm(x, **given, channel_axis=axis, eps=eps)

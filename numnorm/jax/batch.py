@@ -30,6 +30,7 @@ from numnorm.norms.labels import (
     axis_of_samples,
     check_no_running,
     checked_labels,
+    no_labels,
     stored_statistics,
 )
 from numnorm.norms.moments import GroupMoments
@@ -162,7 +163,7 @@ def batch_norm(
     if labels is not None:
         check_no_running(running)
     elif statistics is not None:
-        raise ValueError("labels must be given with statistics, got None")
+        raise no_labels()
     if statistics is not None:
         static = static._replace(training=False)
     else:

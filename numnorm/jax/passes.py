@@ -16,7 +16,7 @@ from numnorm.derived import parameters_of
 from numnorm.jax.rows import once
 from numnorm.jax.targets import call_python, varying_like
 from numnorm.norms.declared import BY_NAME
-from numnorm.norms.moments import GroupMoments, Moments
+from numnorm.norms.moments import of_numbered_labels
 from numnorm.norms.weighted import weighted_input
 
 
@@ -188,9 +188,7 @@ def forward_pass(
         result[...] = arrays[updated]
         arrays[updated] = result
     if "statistics" in arrays:  # the mean and the variance of each label
-        mean, var = arrays["statistics"].view(np.float64)[..., 0]
-        moments = Moments(np.ones_like(mean), mean, var, np.zeros_like(mean))
-        arrays["statistics"] = GroupMoments(np.arange(len(mean)), moments)
+        arrays["statistics"] = of_numbered_labels(*arrays["statistics"].view(np.float64)[..., 0])
     _, *saved = spec.forward(**arrays, **_keywords(keywords), out=y)
     for result, statistic in zip(others, saved, strict=False):
         # Of labels that are traced there may be fewer than samples.

@@ -29,7 +29,12 @@ from numnorm.backends.contract.norms import ChannelSums, Detached
 from numnorm.keywords import unexpected
 from numnorm.layouts import ColumnLayout, column_layout, normalized_axes
 from numnorm.norms.axes import channel_axes, merged_shape
-from numnorm.norms.labels import gradients_by_label, moments_by_label, normalized_by_label
+from numnorm.norms.labels import (
+    gradients_by_label,
+    moments_by_label,
+    no_labels,
+    normalized_by_label,
+)
 from numnorm.norms.moments import GroupMoments, Moments, check_moments, has_counts
 from numnorm.norms.results import Gradients, Normalized
 from numnorm.norms.spec import Example, NormSpec
@@ -173,7 +178,7 @@ def batch_norm(
     if labels is not None:
         return normalized_by_label(batch_norm_forward, locals()).y
     if statistics is not None:
-        raise ValueError("labels must be given with statistics, got None")
+        raise no_labels()
     if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_channels, x, channel_axis, where, weights, nan_policy, fill)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
@@ -232,7 +237,7 @@ convention, unbiased, eps, out, where, weights, nan_policy, fill, labels, statis
     if labels is not None:
         return normalized_by_label(batch_norm_forward, locals())
     if statistics is not None:
-        raise ValueError("labels must be given with statistics, got None")
+        raise no_labels()
     if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_channels, x, channel_axis, where, weights, nan_policy, fill)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)

@@ -37,19 +37,13 @@ class _Parts(NamedTuple):
     labels: Any
     members: tuple[Any, ...]
 
-    def parts(self, arguments: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Yield the samples of each label, and a function's arguments for them."""
-        names = [name for name in _BY_SAMPLE if arguments.get(name) is not None]
-        for samples in self.members:
-            own = {name: self._taken(arguments[name], samples) for name in names}
-            yield samples, arguments | own
-            del own  # before the next part is taken
+    @property
+    def array(self) -> Any:
+        """The array x."""
+        return self.x
 
-    def _taken(self, array: Any, samples: Any) -> Any:
-        """Return a copy of a part of an array, or the array itself if it broadcasts there."""
-        axis = array.ndim - self.x.ndim + self.axis
-        if axis < 0 or array.shape[axis] != self.x.shape[self.axis]:
-            return array
+    def taken(self, array: Any, samples: Any, axis: int) -> Any:
+        """Return a copy of a part of an array."""
         return array.take(samples, axis)
 
     def own(self, name: str, value: Any) -> Any:
@@ -119,6 +113,23 @@ def _parts(arguments: dict[str, Any]) -> Any:
     return _Parts(results_like(given), x, axis, *members_of(labels))
 
 
+def _each(split: Any, arguments: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the samples of each label, and a function's arguments for them."""
+    names = [name for name in _BY_SAMPLE if arguments.get(name) is not None]
+    for samples in split.members:
+        own = {name: _taken(split, arguments[name], samples) for name in names}
+        yield samples, arguments | own
+        del own  # before the next part is taken
+
+
+def _taken(split: Any, array: Any, samples: Any) -> Any:
+    """Return a copy of a part of an array, or the array itself if it broadcasts there."""
+    axis = len(array.shape) - len(split.x.shape) + split.axis
+    if axis < 0 or array.shape[axis] != split.x.shape[split.axis]:
+        return array
+    return split.taken(array, samples, axis)
+
+
 def members_of(labels: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the labels without repetition, sorted, and the positions of each."""
     kinds, inverse = np.unique(labels, return_inverse=True)
@@ -144,6 +155,11 @@ def check_no_running(arguments: Mapping[str, Any]) -> None:
     for name in ("running_mean", "running_var"):
         if arguments.get(name) is not None:
             raise ValueError(f"{name} must be None with labels, which have statistics of their own")
+
+
+def no_labels() -> ValueError:
+    """Return the error for stored statistics without labels."""
+    return ValueError("labels must be given with statistics, got None")
 
 
 def checked_labels(labels: Any) -> Any:
@@ -185,7 +201,7 @@ def _split(arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         given = tuple(counting.weights.shape)
         shape = (1,) * (len(parts.x.shape) - len(given)) + given
         arguments["weights"] = parts.reshaped(counting.weights, shape)
-    arguments["x"] = parts.x
+    arguments["x"] = parts.array
     for name in ("dy", "mean", "rstd", "gamma", "beta"):
         if arguments.get(name) is not None:
             arguments[name] = parts.own(name, arguments[name])
@@ -209,7 +225,7 @@ def normalized_by_label(
     stored, out = arguments.pop("statistics"), arguments.pop("out")
     of_labels = repeat({}) if stored is None else _of_labels(stored, split, arguments)
     whole, statistics = split.output(out, arguments), []
-    for samples, own in split.parts(arguments):
+    for samples, own in _each(split, arguments):
         part = function(**own | next(of_labels), out=split.place(own["x"]))
         split.write(whole, samples, part.y)
         statistics.append(part[1:])
@@ -273,7 +289,7 @@ def gradients_by_label(
         expected = (len(split.labels), *statistic.shape[1:])
         check_shape(name, tuple(statistic.shape), expected, "one for each label and channel")
     whole, sums = split.output(out, arguments), []
-    for label, (samples, own) in enumerate(split.parts(arguments)):
+    for label, (samples, own) in enumerate(_each(split, arguments)):
         own["mean"], own["rstd"] = (statistic[label] for statistic in statistics)
         part = function(**own, out=split.place(own["x"]))
         split.write(whole, samples, part.dx)
@@ -292,7 +308,7 @@ def moments_by_label(function: Callable[..., Moments], arguments: dict[str, Any]
     """Return what `batch_moments`, the function, returns with labels."""
     split, arguments = _split(arguments)
     after = arguments.pop("after")
-    parts = [function(**own) for _, own in split.parts(arguments)]
+    parts = [function(**own) for _, own in _each(split, arguments)]
     fields = []
     for field in Moments._fields:
         values = (_of_each_channel(getattr(part, field), part.mean) for part in parts)

@@ -268,6 +268,12 @@ class GroupMoments(NamedTuple):
         return GroupMoments(labels, own.merge(others))
 
 
+def of_numbered_labels(mean: Any, variance: Any) -> GroupMoments:
+    """Return stored statistics of the labels 0, 1, ..., which lie along the first axis."""
+    moments = Moments(np.ones_like(mean), mean, variance, np.zeros_like(mean))
+    return GroupMoments(np.arange(len(mean)), moments)
+
+
 def rows_of(own: Any, labels: Any) -> tuple[Any, Any]:
     """Return the row of each label among sorted ones, and whether it is there.
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,6 @@ from numnorm.backends.cuda.arrays.device_array import (
 )
 from numnorm.backends.cuda.arrays.launch import on_device_of
 from numnorm.backends.cuda.arrays.row_totals import write_row_totals
-
-# Arguments that are as long as x along the axis of samples, or broadcast there.
-_BY_SAMPLE = ("x", "dy", "where", "weights")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,20 +39,13 @@ class DeviceLabelParts:
     labels: Any
     members: tuple[Any, ...]
 
-    def parts(self, arguments: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Yield the samples of each label, and a function's arguments for them."""
-        arguments = arguments | {"x": self.x.array}
-        names = [name for name in _BY_SAMPLE if arguments.get(name) is not None]
-        for samples in self.members:
-            own = {name: self._taken(arguments[name], samples) for name in names}
-            yield samples, arguments | own
-            del own  # before the next part is taken
+    @property
+    def array(self) -> Any:
+        """The array x of its library."""
+        return self.x.array
 
-    def _taken(self, array: Any, samples: Any) -> Any:
-        """Return a copy of a part of an array, or the array itself if it broadcasts there."""
-        axis = len(array.shape) - len(self.x.shape) + self.axis
-        if axis < 0 or array.shape[axis] != self.x.shape[self.axis]:
-            return array
+    def taken(self, array: Any, samples: Any, axis: int) -> Any:
+        """Return a copy of a part of an array."""
         if not is_on_device(array):
             return array.take(samples, axis)
         with on_device_of(self.x):

@@ -77,15 +77,15 @@ def column_forward(
     """
     rstd = reciprocal_deviation(m2 / divisor, eps)
     with on_device_of(x):
-        scale = _parameter("gamma", gamma, layout, x)
-        shift = _parameter("beta", beta, layout, x)
+        scale = parameter_of("gamma", gamma, layout, x)
+        shift = parameter_of("beta", beta, layout, x)
         source = x.lib.contiguous(x.array)
         inputs = source, *(_memory(array) for array in (mean, rstd, scale, shift))
         output = output_like(x, None, out, inputs)
         if layout.per_channel and layout.channels:
             alike = _alike(mean, rstd)
             coefficients = _coefficients(OUTPUT_COEFFICIENTS, x, layout)
-            weights = Weights(_element(scale), _element(shift))
+            weights = Weights(element_of(scale), element_of(shift))
             kernel = _output_coefficients(x.element, alike[0].element, weights)
             arrays = *(each.array for each in alike), _memory(scale), _memory(shift), coefficients
             launch(kernel, _blocks_of_channels(kernel, layout), x, arrays, (layout.channels,))
@@ -133,7 +133,7 @@ def _column_backward(
     source = x.lib.contiguous(x.array)
     of_mean = given_statistic("mean", mean, x, channels)
     of_rstd = given_statistic("rstd", rstd, x, channels)
-    weight = _parameter("gamma", gamma, layout, x)
+    weight = parameter_of("gamma", gamma, layout, x)
     inputs = grads, source, of_mean.array, of_rstd.array, _memory(weight)
     output = output_like(x, None, out, inputs)
     gradient = element if weight is None else weight.element
@@ -198,7 +198,7 @@ def _launch_gradient_coefficients(
     fold = fold_shape(channels)
     inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_count
     launch(
-        _gradient_coefficients(x.element, _element(weight), gradient, fold),
+        _gradient_coefficients(x.element, element_of(weight), gradient, fold),
         -(-channels // fold.lanes),
         x,
         (products, plain, _memory(weight), dgamma, dbeta, coefficients),
@@ -215,7 +215,8 @@ def _launch_output(
     launch(kernel, plan.blocks, x, (None, source, coefficients, target), plan.sizes)
 
 
-def _parameter(name: str, value: Any, layout: ColumnLayout, x: DeviceArray) -> DeviceArray | None:
+def parameter_of(name: str, value: Any, layout: ColumnLayout, x: DeviceArray) -> DeviceArray | None:
+    """Return a gain or bias of the channels, checked; None for None."""
     if value is None:
         return None
     return as_parameter(name, value, (layout.channels,), _MEANING, x)
@@ -237,7 +238,8 @@ def _memory(array: DeviceArray | None) -> Any:
     return None if array is None else array.array
 
 
-def _element(array: DeviceArray | None) -> ElementType | None:
+def element_of(array: DeviceArray | None) -> ElementType | None:
+    """Return the type of an array; None for None."""
     return None if array is None else array.element
 
 

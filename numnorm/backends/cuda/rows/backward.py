@@ -210,7 +210,7 @@ def _row_backward(
         launch(plan.coefficients, layout.rows, x, arrays, (plan.sizes, plan.scaling))
         arrays = grads, source, parameters, coefficients, *results
         launch(plan.kernel, plan.blocks, x, arrays, numbers)
-    gradients = _gradients(norm, plan, layout, x, gradient, partials.sums)
+    gradients = summed_gradients(norm, plan.finish, plan.table, layout, x, gradient, partials.sums)
     return result(output, x, layout.order), *gradients
 
 
@@ -250,22 +250,26 @@ def _partial_sums(norm: Norm, plan: GradientPlan, x: DeviceArray) -> PartialSums
     return PartialSums(sums, lost)
 
 
-def _gradients(
+def summed_gradients(
     norm: Norm,
-    plan: GradientPlan,
+    finish: Kernel,
+    table: tuple[int, int],
     layout: RowLayout,
     x: DeviceArray,
     gradient: ElementType,
     sums: Any,
 ) -> tuple[Any, Any]:
-    """Return dgamma and dbeta from partial sums; None for a parameter that the norm lacks."""
+    """Return dgamma and dbeta from partial sums; None for a parameter that the norm lacks.
+
+    `table` is the shape of the sums of each parameter.
+    """
     if not norm.parameters:
         return None, None
     name = gradient.name
     dgamma = x.lib.empty(x.array, layout.parameter_shape, name)
     dbeta = x.lib.empty(x.array, layout.parameter_shape, name) if norm.parameters > 1 else None
-    blocks = norm.parameters * -(-plan.table[1] // COLUMNS)
-    launch(plan.finish, blocks, x, (sums, dgamma, dbeta), plan.table)
+    blocks = norm.parameters * -(-table[1] // COLUMNS)
+    launch(finish, blocks, x, (sums, dgamma, dbeta), table)
     return dgamma, dbeta
 
 

@@ -18,6 +18,7 @@ from numnorm.backends.cuda.arrays.device_array import (
 )
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.columns.column_shape import ColumnShape, fold_shape
+from numnorm.backends.cuda.columns.columns import element_of, parameter_of
 from numnorm.backends.cuda.columns.moments import flat_moments, in_shape_of
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.rows.arguments import Parameter, RowParameters
@@ -288,13 +289,13 @@ def weighted_column_forward(
     """Return what `column_forward` returns; elements that are left out get their fill values."""
     rstd = reciprocal_deviation(m2 / divisor, eps)
     with on_device_of(x):
-        gain = _parameter("gamma", gamma, layout, x)
-        bias = _parameter("beta", beta, layout, x)
+        gain = parameter_of("gamma", gamma, layout, x)
+        bias = parameter_of("beta", beta, layout, x)
         source, centre = _source(weighting, x, layout), in_float64(mean)
         parameters = RowParameters(_argument(gain, 1.0), _argument(bias, 0.0))
         inputs = source.array, centre.array, rstd.array, *(p.address for p in parameters)
         output = output_like(x, None, out, inputs)
-        weights = Weights(_element(gain), _element(bias))
+        weights = Weights(element_of(gain), element_of(bias))
         kernel = _outputs(source.types, weights, source.shape)
         coefficients = Coefficients(centre.array, rstd.array)
         arrays = source.array, source.selection, coefficients, parameters, output.target
@@ -319,7 +320,7 @@ def weighted_column_backward(
         grad = as_parameter("dy", dy, x.shape, "the shape of the input", x)
         saved = given_statistic("mean", mean, x, channels)
         centre, scale = in_float64(saved), in_float64(given_statistic("rstd", rstd, x, channels))
-        gain = _parameter("gamma", gamma, layout, x)
+        gain = parameter_of("gamma", gamma, layout, x)
         gradient = x.element if gain is None else gain.element
         source = _source(weighting, x, layout, grad)
         parameters = RowParameters(_argument(gain, 1.0), Parameter(None, 0.0))
@@ -333,7 +334,7 @@ def weighted_column_backward(
         dgamma = x.lib.empty(x.array, (channels,), gradient.name)
         dbeta = x.lib.empty(x.array, (channels,), gradient.name)
         flows = Flows(int(not detached.mean), int(not detached.scale), most_lost(saved.element))
-        fold = _slopes(_element(gain), gradient, fold_shape(channels))
+        fold = _slopes(element_of(gain), gradient, fold_shape(channels))
         arrays = table, coefficients, scale.array, parameters, dgamma, dbeta
         source.launch_fold(fold, arrays, (flows,))
         given = grad.array, source.array, source.selection, coefficients, output.target
@@ -341,15 +342,5 @@ def weighted_column_backward(
         return result(output, x, None), dgamma, dbeta
 
 
-def _parameter(name: str, value: Any, layout: ColumnLayout, x: DeviceArray) -> DeviceArray | None:
-    if value is None:
-        return None
-    return as_parameter(name, value, (layout.channels,), "the channels of x", x)
-
-
 def _argument(array: DeviceArray | None, missing: float) -> Parameter:
     return Parameter(None if array is None else array.array, missing)
-
-
-def _element(array: DeviceArray | None) -> Any:
-    return None if array is None else array.element

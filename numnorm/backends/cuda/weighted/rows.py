@@ -16,9 +16,9 @@ from numnorm.backends.cuda.arrays.device_array import (
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT64, ElementType
 from numnorm.backends.cuda.rows.arguments import RowParameters, RowSizes, SavedStatistics
-from numnorm.backends.cuda.rows.backward import saved_statistics
+from numnorm.backends.cuda.rows.backward import saved_statistics, summed_gradients
 from numnorm.backends.cuda.rows.forward import new_statistics, weight_of
-from numnorm.backends.cuda.rows.parameter_sums import COLUMNS, make_parameter_gradients
+from numnorm.backends.cuda.rows.parameter_sums import make_parameter_gradients
 from numnorm.backends.cuda.statistics.stored import float64_memory
 from numnorm.backends.cuda.threads.reductions import WARP
 from numnorm.backends.cuda.threads.row_columns import Weights
@@ -168,10 +168,4 @@ def _write_dx(
         shape = shape_for(sizes.segment)
         kernel = _segments(norm.formula, types, count, shape)
         launch(kernel, blocks_of(segments, shape), x, (*arrays, sums), (sizes,))
-    if not count:
-        return None, None
-    dgamma = x.lib.empty(x.array, layout.parameter_shape, gradient.name)
-    dbeta = x.lib.empty(x.array, layout.parameter_shape, gradient.name) if count > 1 else None
-    blocks = count * -(-table[1] // COLUMNS)
-    launch(_finish(FLOAT64, gradient), blocks, x, (sums, dgamma, dbeta), table)
-    return dgamma, dbeta
+    return summed_gradients(norm, _finish(FLOAT64, gradient), table, layout, x, gradient, sums)
