@@ -95,7 +95,7 @@ class Kept(NamedTuple):
         return {"nan_policy": self.policy, **fill, **given}
 
     def filled(self, y: Any, x: Any, arrays: Sequence[Any]) -> Any:
-        """Return the result of a block with the fill of what is left out."""
+        """Return the result of a block, with fill values where elements are left out."""
         fill, fill_missing = fills(self.fill)
         where = dict(zip(self.names, arrays, strict=True)).get("where")
         with np.errstate(all="ignore"):
@@ -129,7 +129,7 @@ class Keywords(NamedTuple):
         return {name: array for name, array in self.arrays.items() if name != "labels"}
 
     def with_codes(self, codes: Any) -> Keywords:
-        """Return the same with an array of the number of each sample's label."""
+        """Return these keywords with an array that has the number of each sample's label."""
         names = *self.kept.names, "labels"
         return Keywords({**self.arrays, "labels": codes}, self.kept._replace(names=names))
 

@@ -69,7 +69,7 @@ class Channels(NamedTuple):
         return (self.labels, *self.shape) if self.labels else self.shape
 
     def of_labels(self, labels: int) -> Channels:
-        """Return the same with statistics of each label."""
+        """Return these channels with statistics for each label."""
         lengths = tuple((labels,) if a == self.others[0] else c for a, c in enumerate(self.chunks))
         return self._replace(labels=labels, chunks=lengths)
 
@@ -119,7 +119,7 @@ _FIELDS = ("mean", "m2", "mean_lo")
 def batch_moments(
     x: Any, *, channel_axis: Any, after: Any, counting: Mapping[str, Any]
 ) -> Moments | GroupMoments:
-    """Return the count, and the other moments as lazy arrays, or those of each label."""
+    """Return the moments of channels in lazy arrays; with labels, the moments of each label."""
     labelled = "labels" in counting
     if counting or (isinstance(after, Moments) and has_counts(after)):
         before = None if labelled or after is None else after

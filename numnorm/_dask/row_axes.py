@@ -76,7 +76,7 @@ class Rows(NamedTuple):
         return math.prod(shape[axis] for axis in self.axes) * max(self.size, 1)
 
     def as_matrix(self, x: Any) -> Any:
-        """Return a block as a matrix of its rows; those of all labels are one."""
+        """Return a block as a matrix of its rows. The samples of all labels are in one row."""
         moved = np.moveaxis(x, self.kept, range(len(self.kept)))
         rows = math.prod(self._replace(labels=0).per_row(x.shape))
         return moved.reshape(rows, self.width(x.shape))

@@ -1,4 +1,4 @@
-"""The backend for an array of which elements are missing or have weights; here that of the CPU."""
+"""The backend of arrays with missing elements or weights. `WeightedBackend` is the CPU's."""
 
 from typing import Any
 

@@ -62,7 +62,7 @@ class Pass:
 
     @property
     def updated(self) -> tuple[str, ...]:
-        """The names of the arrays of which there are new ones beside the normalized array."""
+        """The names of the arrays that are returned updated, after the normalized array."""
         given = tuple(name for name in self.spec.updates if name in self.arrays)
         return given if self.options.get("training") else ()
 

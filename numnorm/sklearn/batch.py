@@ -352,7 +352,7 @@ def _members(labels: Any, samples: int) -> tuple[Array, tuple[Array, ...]]:
 def _learned(
     values: Array, weights: Array | None, before: _Learned | None, *, omit: bool
 ) -> _Learned:
-    """Return what is known of samples, and of those before."""
+    """Return the moments of samples, merged with the moments of earlier samples."""
     known, exponents = before or (None, np.zeros(values.shape[1], int))
     moments = moments_of(_scaled(values, exponents), weights, known, omit=omit)
     if before is None and not _is_moderate(moments):

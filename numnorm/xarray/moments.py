@@ -123,7 +123,7 @@ def batch_moments(
 
 
 def _transposed(moments: Any, order: list[int]) -> Any:
-    """Return moments with their channels in another order, or what is no such moments as it is."""
+    """Return moments with their channels in another order; other objects stay as they are."""
     if isinstance(moments, numnorm.Moments) and np.ndim(moments.mean) == len(order):
         fields = (field.transpose(order) if np.ndim(field) else field for field in moments)
         return numnorm.Moments(*fields)

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import places
 
 import numnorm
 
@@ -182,33 +183,11 @@ def in_dask() -> Iterator[Case]:
             yield f"{norm} {kind} {words}", functools.partial(result, norm, kind, data, chunks)
 
 
-def in_xarray() -> Iterator[Case]:
-    """Labelled arrays in memory, and lazy ones."""
-    xarray = importlib.import_module("xarray")
-    functions = importlib.import_module("numnorm.xarray")
-    names = ("a", "b", "c")
-    dims = dict.fromkeys(("layer_norm", "rms_norm", "ada_norm", "standard_normal_variate"), "c")
-    dims |= {"weight_norm": ("b", "c"), "moving_norm": "a", "exponential_norm": "a"}
-    dims |= {"group_norm": "c", "instance_norm": "c"}
-
-    def result(norm: str, kind: str, data: Data, chunks: Any) -> Any:
-        def convert(array: Any) -> Any:
-            labelled = xarray.DataArray(array, dims=names)
-            return labelled.chunk(chunks) if chunks else labelled
-
-        x, keywords = data.of(kind, convert)
-        given, options = options_of(norm)
-        options.pop("axis", None)
-        if norm in dims:
-            options["dim"] = dims[norm]
-        if norm in ("batch_norm", "group_norm", "instance_norm"):
-            options["channel_dim"] = "b"
-        results = getattr(functions, norm)(x, *given, **options, **keywords)
-        return [a.values if isinstance(a, xarray.DataArray) else a for a in listed(results)]
-
-    for norm, kind, data in combinations():
-        for words, chunks in (("memory", None), ("lazy", {"a": 5, "b": 3, "c": 4})):
-            yield f"{norm} {kind} {words}", functools.partial(result, norm, kind, data, chunks)
+def in_places(library: str, *names: str) -> Iterator[Case]:
+    """The calls of `places.py` in the places of a library."""
+    importlib.import_module(library)
+    for case, name in itertools.product(places.cases(), names):
+        yield f"{case} {name}", functools.partial(places.PLACES[name], case)
 
 
 def in_autograd() -> Iterator[Case]:
@@ -230,48 +209,6 @@ def in_autograd() -> Iterator[Case]:
             argnum=tuple(range(1 + len(parameters))),
         )
         return [value(x, *parameters), *gradients(x, *parameters)]
-
-    for norm, kind, data in combinations():
-        yield f"{norm} {kind}", functools.partial(result, norm, kind, data)
-
-
-def in_jax() -> Iterator[Case]:
-    """Values and gradients of `numnorm.jax`, in a compiled function."""
-    jax = importlib.import_module("jax")
-    jax.config.update("jax_enable_x64", True)
-    functions = importlib.import_module("numnorm.jax")
-
-    def result(norm: str, kind: str, data: Data) -> Any:
-        x, keywords = data.of(kind, jax.numpy.asarray)
-        given, options = options_of(norm)
-
-        def value(x: Any) -> Any:
-            found = getattr(functions, norm)(x, *given, **options, **keywords)
-            return found[0] if isinstance(found, tuple) else found
-
-        gradient = jax.grad(lambda x: (value(x) * data.dy)[data.mask].sum())
-        return [jax.jit(value)(x), jax.jit(gradient)(x)]
-
-    for norm, kind, data in combinations():
-        yield f"{norm} {kind}", functools.partial(result, norm, kind, data)
-
-
-def in_njit() -> Iterator[Case]:
-    """The functions in compiled functions of a user's own."""
-    numba = importlib.import_module("numba")
-
-    def result(norm: str, kind: str, data: Data) -> Any:
-        x, keywords = data.of(kind, np.asarray)
-        given, options = options_of(norm)
-        arguments = [repr(value) for value in given]
-        arguments += [f"{name}={value!r}" for name, value in options.items()]
-        arrays = {name: value for name, value in keywords.items() if not isinstance(value, str)}
-        arguments += [f"{name}={name}" for name in arrays]
-        arguments += [f"{k}={v!r}" for k, v in keywords.items() if k not in arrays]
-        parameters = ", ".join(["x", *arrays])
-        names: dict[str, Any] = {"numnorm": numnorm}
-        exec(f"def f({parameters}): return numnorm.{norm}({', '.join(['x', *arguments])})", names)
-        return numba.njit(names["f"])(x, *arrays.values())
 
     for norm, kind, data in combinations():
         yield f"{norm} {kind}", functools.partial(result, norm, kind, data)
@@ -407,10 +344,10 @@ PLACES: dict[str, Callable[[], Iterator[Case]]] = {
     "numpy": in_numpy,
     "cells": in_cells,
     "dask": in_dask,
-    "xarray": in_xarray,
+    "xarray": functools.partial(in_places, "xarray", "xarray", "xarray, lazy"),
     "autograd": in_autograd,
-    "jax": in_jax,
-    "njit": in_njit,
+    "jax": functools.partial(in_places, "jax", "JAX"),
+    "njit": functools.partial(in_places, "numba", "njit"),
     "sklearn": in_sklearn,
     "command": in_command,
     "signatures": in_signatures,

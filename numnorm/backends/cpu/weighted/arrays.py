@@ -58,7 +58,7 @@ def whole_mask(weighting: Weighting, shape: Shape) -> Weighting:
 
 
 def kept_of(weighting: Weighting, shape: Shape) -> tuple[Array | None, int | None]:
-    """Return a byte of `keep` for each element, flat, and `omit`; None for what is not given."""
+    """Return the flat bytes of `keep` and `omit`, each None if it is not given."""
     keep = whole_mask(weighting, shape).keep
     return None if keep is None else keep.reshape(-1).view(np.uint8), 1 if weighting.omit else None
 

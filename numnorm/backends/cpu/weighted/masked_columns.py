@@ -1,8 +1,8 @@
 """The kernels of batch norm where elements are left out and none has a weight.
 
-They follow those of `columns.moments_kernels` and `columns.kernels`, with a count for each channel.
-A mask `keep` has a byte for each element of x. It is None if no mask is given, and `omit` is None
-if NaN is not left out.
+They compute as the kernels of `columns.moments_kernels` and `columns.kernels`, but count the
+elements of each channel. A mask `keep` has a byte for each element of x. It is None if no mask is
+given, and `omit` is None if NaN is not left out.
 """
 
 import functools
@@ -335,8 +335,8 @@ def store_statistics(moments: Any, statistics: Any) -> None:
 def make_masked_fold() -> Function:
     """Return a function ``(table, moments, statistics)``, which merges the blocks of a table.
 
-    The rows of `moments` become count, mean, mean_lo and m2, those of `statistics` mean and
-    variance.
+    The rows of `moments` become count, mean, mean_lo and m2. The rows of `statistics` become mean
+    and variance.
     """
 
     def fold(table, moments, statistics):

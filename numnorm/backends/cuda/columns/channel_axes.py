@@ -22,7 +22,7 @@ class DeviceChannelAxes:
     whole : DeviceArray
         The caller's x.
     order : tuple of int
-        An order of its axes in which those of the channels are neighbours.
+        An order of its axes in which the channel axes are neighbours.
     merged : tuple of int
         Its shape in this order, with one axis of channels.
     axis : int
@@ -76,7 +76,7 @@ class DeviceChannelAxes:
         return weighting._replace(keep=values[0], weights=values[1])
 
     def folded_out(self, out: Any) -> Any:
-        """Return the same for an output: a copy where there is no such view."""
+        """Return an output with one axis of channels; None for None."""
         return None if out is None else self.fold("out", out)
 
     def write(self, y: Any, folded: Any, out: Any) -> Any:

@@ -112,7 +112,7 @@ def merged_moments(
 
 
 def flat_moments(x: DeviceArray, moments: Iterable[Any]) -> Any:
-    """Return moments with one axis of channels, those of x may have several."""
+    """Return the caller's moments, which may have several channel axes, with one."""
     if len(x.shape) == 1:
         return moments
     count = math.prod(x.shape)

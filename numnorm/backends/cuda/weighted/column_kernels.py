@@ -309,7 +309,7 @@ def _make_totals(shape: ColumnShape) -> Any:
 
 
 class MomentArrays(NamedTuple):
-    """The addresses of the moments of each channel, float64; those that are 0 are not there."""
+    """The addresses of the float64 moments of each channel; 0 stands for no array."""
 
     total: Any
     mean: Any

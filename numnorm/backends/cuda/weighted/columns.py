@@ -161,7 +161,7 @@ def weighted_moments(weighting: Weighting, x: DeviceArray, layout: ColumnLayout)
         launch(kernel, blocks, x, (source.array, table, pivots), (sizes,))
         sums = _column_sums(source.types, source.shape, gradient=False)
         fold = _moments(fold_shape(channels))
-        # A first value may be far from the mean: the sums around the mean are those that count.
+        # A first value may be far from the mean. Only the sums around the mean are kept.
         for target in (MomentArrays(None, pivots, None, None), moments.arrays):
             source.launch(sums, (source.array, None, source.selection, pivots, table))
             source.launch_fold(fold, (table, pivots, target))
@@ -256,7 +256,7 @@ def counted_variance(m2: DeviceArray, count: Any, ddof: int) -> Any:
 
 
 def counted_deviation(m2: DeviceArray, count: Any, ddof: int) -> Any:
-    """Return the root of the same."""
+    """Return the square root of `counted_variance`."""
     with on_device_of(m2):
         return in_shape_of(m2, root(_divided(m2, count, ddof)))
 
