@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm._dask.parameters import along, as_divided
-from numnorm.arguments import check_shape
 from numnorm.array_likes import library_of
-from numnorm.norms.labels import checked_labels
+from numnorm.norms.labels import axis_of_samples, checked_labels
 from numnorm.norms.weighted import Axes, check_broadcasts, checked_counting, fills, of_rows
 
 OF_ELEMENTS = ("where", "weights")
@@ -167,21 +166,18 @@ def keywords_of(
     return Keywords(arrays, Kept(tuple(arrays), policy, fill, scaled))
 
 
-def codes_of(x: Any, axis: int, labels: Any) -> tuple[Any, Any]:
+def codes_of(x: Any, channel_axis: Any, labels: Any) -> tuple[Any, Any]:
     """Return the sorted labels, and a lazy array of the number of each sample's label.
 
     Parameters
     ----------
     x : lazy array
-    axis : int
-        The axis of the samples.
+    channel_axis : int or tuple of int
     labels : array
         In memory.
     """
     labels = checked_labels(labels)
-    check_shape("labels", labels.shape, (x.shape[axis],), "one label for each sample")
-    if not labels.size:
-        raise ValueError("x must have at least 1 sample with labels, got 0")
+    axis = axis_of_samples(labels.shape, x.shape, channel_axis)
     kinds, codes = np.unique(labels, return_inverse=True)
     codes = along(codes.reshape(-1), (axis,), x.ndim)
     chunks = tuple(c if a == axis else (1,) for a, c in enumerate(x.chunks))

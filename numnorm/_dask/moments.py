@@ -203,9 +203,7 @@ def keywords_of_channels(
     keywords = keywords_of(x, elements, counting, own, scaled=scaled)
     if "labels" not in counting:
         return keywords, None, channels
-    if not channels.others:
-        raise ValueError("x must have an axis of samples beside its channels with labels")
-    kinds, codes = codes_of(x, channels.others[0], counting["labels"])
+    kinds, codes = codes_of(x, channels.axis, counting["labels"])
     return keywords.with_codes(codes), kinds, channels.of_labels(len(kinds))
 
 

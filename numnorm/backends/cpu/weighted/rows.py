@@ -67,6 +67,12 @@ def _masked_backward_kernel(formula: Formula, element_type: ElementType) -> Kern
     return make_masked_backward(formula, element_type)
 
 
+def _element_type(dtype: Any, *, weighted: bool) -> ElementType:
+    """Return the element type of the kernels of masked rows: weights are products in float64."""
+    element_type = element_type_of(dtype)
+    return in_float64(element_type) if weighted else element_type
+
+
 class _MaskedPlan(NamedTuple):
     """What follows from norm, dtype and layout alone, for rows that are masked or have weights."""
 
@@ -83,7 +89,7 @@ def _masked_plan(
     norm: Norm, dtype: Any, layout: RowLayout, scaling: NormScaling, weighted: bool
 ) -> _MaskedPlan:
     plan = forward_plan(norm, dtype, layout, scaling)
-    element_type = in_float64(plan.element_type) if weighted else plan.element_type
+    element_type = _element_type(dtype, weighted=weighted)
     segments = layout.segment, layout.channels
     constants = *segments, scaling.eps, scaling.eps_on_deviation, *divisor_of(norm, scaling)
     kernel = _masked_forward_kernel(norm.formula, element_type)
@@ -101,7 +107,7 @@ def _in_float64(parameter: Any) -> Any:
     return parameter.astype(_FLOAT64) if single else parameter
 
 
-def _masked_row_forward(
+def weighted_row_forward(
     weighting: Weighting,
     norm: Norm,
     x: Array,
@@ -128,7 +134,14 @@ def _masked_row_forward(
         arrays = x, weighting.keep, weights, gamma, beta, y, mean, rstd
         if fast_path(*arrays, layout.rows if save else 0, *fills):
             return y, mean, rstd
-    parameters = kernel_parameters(norm, gamma, beta, layout, element_type)
+    try:
+        parameters = kernel_parameters(norm, gamma, beta, layout, element_type)
+    except ValueError as error:
+        of_all = functools.partial(weighted_row_forward, weighting)
+        refill = filling_of(weighting, x)
+        given = norm, x, gamma, beta, layout, scaling, out, save
+        y, *saved = broadcast_parameters.forward_of_rows(of_all, error, *given)
+        return refill(y), saved[0], saved[1]
     source = as_kernel_array(x, element_type, order, plan.size)
     mask = mask_of(weighting, x.shape, order, *plan.size)
     if out is None:
@@ -153,12 +166,6 @@ def _masked_row_forward(
     return y, saved_as(mean, layout, element_type), saved_as(rstd, layout, element_type)
 
 
-def element_type_for(weighting: Weighting, dtype: Any) -> ElementType:
-    """Return the element type of the kernels of masked rows: weights are products in float64."""
-    element_type = element_type_of(dtype)
-    return element_type if weighting.weights is None else in_float64(element_type)
-
-
 def is_one_segment(norm: Norm, layout: RowLayout) -> bool:
     """Return whether a row has a parameter for each element, or the same numbers for all."""
     whole = layout.segment == layout.width and layout.channels == 1 and not layout.shared
@@ -179,7 +186,10 @@ def masked_row_backward(
 ) -> tuple[Array, Array]:
     """Return dx of rows of one segment, and the totals of dgamma and dbeta of each part."""
     plan = backward_plan(norm, x.dtype, layout, scaling, detached)
-    element_type, order = element_type_for(weighting, x.dtype), layout.order
+    element_type, order = (
+        _element_type(x.dtype, weighted=weighting.weights is not None),
+        layout.order,
+    )
     source = as_kernel_array(x, element_type, order, plan.size)
     grad = as_kernel_array(dy.astype(x.dtype, copy=False), element_type, order, plan.size)
     mask = mask_of(weighting, x.shape, order, *plan.size)
@@ -203,32 +213,10 @@ def masked_row_backward(
     return result(target, x, out, order), totals
 
 
-# Rows, and the backward pass of several segments
+# The backward pass
 
 
 _backward_kernel = functools.cache(make_weighted_backward)
-
-
-def weighted_row_forward(
-    weighting: Weighting,
-    norm: Norm,
-    x: Array,
-    gamma: Any,
-    beta: Any,
-    layout: RowLayout,
-    scaling: NormScaling,
-    out: Any,
-    save: bool,
-) -> tuple[Array, Array | None, Array | None]:
-    """Return what `row_forward` returns, with statistics of what a weighting keeps."""
-    given = norm, x, gamma, beta, layout, scaling, out, save
-    try:
-        return _masked_row_forward(weighting, *given)
-    except ValueError as error:
-        of_all = functools.partial(weighted_row_forward, weighting)
-        refill = filling_of(weighting, x)
-        y, mean, rstd = broadcast_parameters.forward_of_rows(of_all, error, *given)
-        return refill(y), mean, rstd
 
 
 def weighted_row_backward(
@@ -258,9 +246,10 @@ def weighted_row_backward(
                 weighting, norm, grad, x, mean, rstd, gamma, *others
             ),
         )  # fmt: skip
+    element_type = _element_type(x.dtype, weighted=weighting.weights is not None)
     try:
         parameters: Any = (
-            gradient_parameters(norm, gamma, beta, layout, element_type_for(weighting, x.dtype))
+            gradient_parameters(norm, gamma, beta, layout, element_type)
             if masked
             else _parameters(norm, gamma, beta, layout)
         )
