@@ -1,4 +1,4 @@
-"""Lazy arrays of Dask, in any chunks: the public functions of `numnorm` call `call` for them."""
+"""Lazy arrays of Dask, in any chunks: `array_likes.lazily` hands public calls to `call`."""
 
 from __future__ import annotations
 

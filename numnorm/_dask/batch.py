@@ -9,25 +9,33 @@ import numpy as np
 
 import numnorm
 from numnorm._dask import split_rows, whole_rows
-from numnorm._dask.blocks import block_sum, each_block, each_object, read_again, rounded, take
+from numnorm._dask.blocks import (
+    block_sum,
+    each_block,
+    each_object,
+    only,
+    read_again,
+    rounded,
+    take,
+)
 from numnorm._dask.keywords import Kept, Keywords, elements_of
 from numnorm._dask.moments import (
     Channels,
-    aligned,
     channels_of,
     fields_of,
     keywords_of_channels,
-    of_channels,
     placed,
     total_moments,
 )
 from numnorm._dask.parameters import (
     Parameter,
     aligned_parameter,
+    along,
     as_divided,
     check_assignable,
     lost_of,
     made_lazy,
+    with_axes,
 )
 from numnorm._dask.row_axes import Rows
 from numnorm._dask.row_moments import PLAIN, divided_axes, merged_moments
@@ -236,7 +244,7 @@ def _normalized(
     kept: Kept,
 ) -> Any:
     given: dict[str, Any] = {
-        name: of_channels(array, rows.kept) if reduced else array
+        name: with_axes(array, rows.kept) if reduced else array
         for (name, reduced), array in zip(usual, others, strict=False)
     }
     given |= kept.public(others[len(usual) :])
@@ -254,13 +262,13 @@ def _moved(old: Any, new: Any, *, divisor: int, weight: float) -> Any:
 
 def _seen(total: Any, *, member: int) -> Any:
     """Return the mean or the variance of each channel; NaN where no element counts."""
-    mean, m2 = (getattr(total[(0,) * total.ndim].moments, name) for name in ("mean", "m2"))
-    count = total[(0,) * total.ndim].moments.count
+    mean, m2 = (getattr(only(total).moments, name) for name in ("mean", "m2"))
+    count = only(total).moments.count
     return seen_statistics(np.broadcast_to(np.float64(count), mean.shape), mean, m2)[member]
 
 
 def _moved_where_seen(old: Any, total: Any, *, member: int, correction: int, weight: float) -> Any:
-    moments, exponent = total[(0,) * total.ndim]
+    moments, exponent = only(total)
     count = np.broadcast_to(np.float64(moments.count), moments.mean.shape)
     statistics = seen_statistics(count, moments.mean, moments.m2)
     count, mean, variance = (np.reshape(array, -1) for array in (count, *statistics))
@@ -273,7 +281,7 @@ def _moved_where_seen(old: Any, total: Any, *, member: int, correction: int, wei
 def _saved_field(
     mean: Any, variance: Any, *, axes: tuple[int, ...], eps: float, x_dtype: Any, field: str
 ) -> Any:
-    mean, variance, ndim = of_channels(mean, axes), of_channels(variance, axes), mean.ndim
+    mean, variance, ndim = with_axes(mean, axes), with_axes(variance, axes), mean.ndim
     saved = numnorm.batch_norm_forward(
         mean[None][:0].astype(x_dtype),
         channel_axis=tuple(range(1, 1 + len(axes))) if len(axes) > 1 else 1,
@@ -282,7 +290,7 @@ def _saved_field(
         training=False,
         eps=eps,
     )
-    return aligned(getattr(saved, field), axes, ndim)
+    return along(getattr(saved, field), axes, ndim)
 
 
 # The backward pass of batch norm for lazy arrays: the sums of all blocks, then each block
@@ -409,7 +417,7 @@ def _frozen(
 
 
 def _ones(channels: Channels, x: Any) -> tuple[int, ...]:
-    """Return the shape of a statistic with as many axes as x."""
+    """Return the shape of a statistic of all labels, with as many axes as x."""
     return tuple(n if axis in channels.axes else 1 for axis, n in enumerate(x.shape))
 
 
@@ -441,13 +449,13 @@ def _frozen_gradients(
     # Sums get the dtype of gamma.
     if gain:
         gamma = gain[0].astype(np.float64)
-        gamma = of_channels(gamma, rows.kept) if usual else gamma
+        gamma = with_axes(gamma, rows.kept) if usual else gamma
     else:
         gamma = np.ones_like(mean[0] if rows.labels else mean, np.float64)
     dx, *sums = numnorm.batch_norm_backward(
         dy, x, mean, rstd, gamma, channel_axis=axis, training=False, **keywords
     )
-    return dx, *(aligned(each, rows.kept, x.ndim) if usual else each for each in sums)
+    return dx, *(along(each, rows.kept, x.ndim) if usual else each for each in sums)
 
 
 def _sums(dy: Any, x: Any, mean: Any, rstd: Any, *gain: Any, **options: Any) -> tuple[Any, ...]:
@@ -475,7 +483,7 @@ def _deviations(dy: Any, x: Any, mean: Any, rstd: Any, axes: tuple[int, ...], ax
         if is_on_device(x) or _wide_dtype(dy, x) != _FLOAT64 or not far.any():
             return np.zeros_like(mean, dtype=_FLOAT64)
         moments = numnorm.batch_moments(x.astype(_FLOAT64, copy=False), channel_axis=axis)
-        own, rest = (aligned(a, axes, x.ndim) for a in (moments.mean, moments.mean_lo))
+        own, rest = (along(a, axes, x.ndim) for a in (moments.mean, moments.mean_lo))
         return np.where(far, moments.count * ((own - mean) + rest), 0.0)
 
 
@@ -525,7 +533,7 @@ def _input_gradient(
     """Return dx of a block from the sums over all blocks."""
     # dx takes the xhat of the saved mean; what that is off by goes into the sum of g.
     statistics = mean, rstd, products, _less(sum_g, _times(products, shift))
-    mean, rstd, *sums = (of_channels(array, rows.kept) for array in statistics)
-    gamma = of_channels(gain[0], rows.kept) if gain and usual else None
+    mean, rstd, *sums = (with_axes(array, rows.kept) for array in statistics)
+    gamma = with_axes(gain[0], rows.kept) if gain and usual else None
     g = dy if usual else _gradient(dy, x, gain[0])
     return part_gradient(g, x, mean, rstd, gamma, axis, ChannelSums(count, *sums))

@@ -150,6 +150,11 @@ def numnorm_block(*blocks: Any, function: Callable[..., Any], options: dict[str,
         return function(*blocks, **options)
 
 
+def only(objects: Any) -> Any:
+    """Return the one entry of a block."""
+    return objects[(0,) * objects.ndim]
+
+
 def _as_object(x: Any, *others: Any, of: Callable[..., Any], **options: Any) -> Any:
     result = np.empty((1,) * x.ndim, object)
     result[(0,) * x.ndim] = of(x, *others, **options)
@@ -162,11 +167,11 @@ def _rounded(array: Any, to: Any) -> Any:
 
 
 def _member(objects: Any, member: int) -> Any:
-    return objects[(0,) * objects.ndim][member]
+    return only(objects)[member]
 
 
 def _folded(part: Any, total: Any = None, *, fold: Callable[[list[Any]], Any]) -> Any:
-    before = [] if total is None else [total[(0,) * total.ndim]]
+    before = [] if total is None else [only(total)]
     result = np.empty((1,) * part.ndim, object)
     result[(0,) * part.ndim] = fold([*before, *part.ravel()])
     return result

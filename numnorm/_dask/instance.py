@@ -9,7 +9,7 @@ import numpy as np
 
 import numnorm
 from numnorm._dask import rows
-from numnorm._dask.blocks import each_block, each_object, in_order
+from numnorm._dask.blocks import each_block, each_object, in_order, only
 from numnorm._dask.keywords import elements_of
 from numnorm._dask.parameters import (
     along,
@@ -131,7 +131,7 @@ def _update_running(
 
 def _over_samples(total: Any) -> tuple[Any, ...]:
     """Return the number of samples and the sums of their means and variances, and the width."""
-    moments = total[(0,) * total.ndim].moments
+    moments = only(total).moments
     with np.errstate(all="ignore"):
         fields = moments.mean, moments.m2 / moments.count
         sums = (field.sum(axis=0, keepdims=True) for field in fields)
@@ -144,7 +144,7 @@ def _added(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def _moved(old: Any, sums: Any, member: int, correction: int, weight: float) -> Any:
-    samples, *each, width = sums[(0,) * sums.ndim]
+    samples, *each, width = only(sums)
     with np.errstate(all="ignore"):
         new = each[member] / samples
         if member:

@@ -50,7 +50,9 @@ class Counted(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """How a block function reads the blocks of the keywords' arrays: plain values.
+    """What a block function must know to read the keywords' arrays.
+
+    All are plain values, so that a task has the same token in every process.
 
     Attributes
     ----------

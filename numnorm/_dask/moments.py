@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import numnorm
-from numnorm._dask.blocks import Chunks, each_block, each_object, in_order, take
+from numnorm._dask.blocks import Chunks, each_block, each_object, in_order, only, take
 from numnorm._dask.keywords import Keywords, codes_of, elements_of, keywords_of
-from numnorm._dask.parameters import as_divided, made_lazy
+from numnorm._dask.parameters import along, as_divided, made_lazy, with_axes
 from numnorm._dask.row_axes import Rows
 from numnorm._dask.row_moments import merged_moments
 from numnorm.arguments import Shape
@@ -99,19 +99,6 @@ def channels_of(x: Any, channel_axis: Any) -> Channels:
     )
 
 
-def of_channels(array: Any, axes: tuple[int, ...]) -> Any:
-    """Return a block of a statistic with as many axes as x in the shape of its channels."""
-    return array.reshape([array.shape[axis] for axis in axes])
-
-
-def aligned(array: Any, axes: tuple[int, ...], ndim: int) -> Any:
-    """Return an array of the shape of the channels with `ndim` axes."""
-    shape = [1] * ndim
-    for axis, length in zip(axes, array.shape, strict=True):
-        shape[axis] = length
-    return array.reshape(shape)
-
-
 _FLOAT64 = np.dtype(np.float64)
 _FIELDS = ("mean", "m2", "mean_lo")
 
@@ -131,13 +118,12 @@ def batch_moments(
             raise TypeError(f"after must be GroupMoments with labels, got an object of type {got}")
         total: Moments | GroupMoments = after.merge(now)
         return total
-    x = made_lazy({"x": x, **_fields("after", after)})["x"]
+    arrays = made_lazy({"x": x, **_fields("after", after)})
+    x = arrays.pop("x")
     channels = channels_of(x, channel_axis)
-    count, start, arrays = channels.count, None, {}
+    count, start = channels.count, None
     if after is not None:
         count += check_moments("after", after, channels.shape, "the channels of x")
-        arrays = made_lazy({"x": x, **_fields("after", after)})
-        del arrays["x"]
     _check_dtypes(x, channels, after, arrays)
     if after is not None:
         start = each_object(
@@ -316,7 +302,7 @@ def _parts(x: Any, *, channel_axis: Any, channels: int) -> BlockMoments | list[M
 
 
 def _known(*arrays: Any, fields: list[str], count: int, axes: tuple[int, ...]) -> Moments:
-    given = {field: of_channels(a, axes) for field, a in zip(fields, arrays, strict=True)}
+    given = {field: with_axes(a, axes) for field, a in zip(fields, arrays, strict=True)}
     return Moments(count, **given)
 
 
@@ -343,8 +329,8 @@ def _placed(field: Any, *, rows: list[int], there: list[bool]) -> Any:
 
 
 def _total_field(total: Any, *, field: str) -> Any:
-    return getattr(total[(0,) * total.ndim].moments, field)
+    return getattr(only(total).moments, field)
 
 
 def _field(objects: Any, *, field: str, axes: tuple[int, ...]) -> Any:
-    return aligned(getattr(objects[(0,) * objects.ndim], field), axes, objects.ndim)
+    return along(getattr(only(objects), field), axes, objects.ndim)

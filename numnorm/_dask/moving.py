@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm._dask.blocks import Chunks, block_sum, each_block, each_object, rounded, take
+from numnorm._dask.blocks import Chunks, block_sum, each_block, each_object, only, rounded, take
 from numnorm._dask.parameters import as_broadcast, as_divided, made_lazy
 from numnorm.arguments import Shape, check_shape
 from numnorm.array_likes import library_of
@@ -199,13 +199,13 @@ def _checked(spec: NormSpec, function: Callable[..., Any], arguments: Arguments)
     dtypes = tuple(result.dtype for result in (results if several else (results,)))
     for name, array in parameters.items():
         check_broadcasts(name, array.shape, shape)
-        wide = array.astype(np.float64) if learned else array  # so is what a block adds to a sum
+        wide = array.astype(np.float64) if learned else array  # the terms of its gradient are, too
         arrays[name] = wide[(None,) * (len(shape) - array.ndim)]
     return _Given(arrays, axis, options, type(results) if several else None, dtypes, shapes)
 
 
 def _at_least(lengths: Sequence[int], least: int) -> tuple[int, ...]:
-    """Return chunks made of whole chunks, all but the last one of a least length."""
+    """Join neighbouring chunks until all but the last have at least `least` steps."""
     merged = [0]
     for length in lengths:
         if merged[-1] >= max(least, 1):
@@ -215,7 +215,7 @@ def _at_least(lengths: Sequence[int], least: int) -> tuple[int, ...]:
 
 
 def _first_at_least(lengths: Sequence[int], least: int) -> tuple[int, ...]:
-    """Return chunks made of whole chunks, the first one of a least length."""
+    """Join the first chunk with the next ones until it has at least `least` steps."""
     first, *others = lengths
     while others and first < least:
         first += others.pop(0)
@@ -225,7 +225,8 @@ def _first_at_least(lengths: Sequence[int], least: int) -> tuple[int, ...]:
 def _shifted(x: Any, axis: int, count: int, by: int) -> Any:
     """Return a lazy array whose blocks are the ends of the blocks before (-1) or after (1) those.
 
-    The first or the last block has no such neighbour, and any in its place.
+    The first or the last block has no neighbour there. It gets another block,
+    which nothing reads.
     """
     lengths = tuple(min(count, length) for length in x.chunks[axis])
     chunks = (*x.chunks[:axis], lengths, *x.chunks[axis + 1 :])
@@ -293,7 +294,7 @@ def _step(*blocks: Any, call: _Call, step: Callable[..., Any], initial: int) -> 
     """Return y and the state of a block, whose first steps share the statistics of theirs."""
     count = len(call.names)
     arrays = dict(zip(call.names, blocks[:count], strict=True))
-    state = [array[(0,) * array.ndim] for array in blocks[count:]]
+    state = [only(array) for array in blocks[count:]]
     y, after = step(**arrays, state=state[0] if state else None, **call.options)
     if initial:
         y = call.function(**arrays, initial=initial, **call.options)
@@ -301,4 +302,4 @@ def _step(*blocks: Any, call: _Call, step: Callable[..., Any], initial: int) -> 
 
 
 def _state(pairs: Any) -> Any:
-    return pairs[(0,) * pairs.ndim][1]
+    return only(pairs)[1]

@@ -105,7 +105,10 @@ def _merged(parts: list[Total]) -> Total:
 
 
 def divisor_of(count: Any, ddof: int, exponent: Any) -> Any:
-    """Return what squares are divided by; NaN where each row has a count that is too small."""
+    """Return what squares are divided by.
+
+    With a count for each row it is NaN where the count is not above ddof.
+    """
     with np.errstate(all="ignore"):
         divisor = count - np.ldexp(float(ddof), -exponent)
     return np.where(divisor > 0.0, divisor, np.nan) if np.ndim(count) else divisor

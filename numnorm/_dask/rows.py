@@ -11,6 +11,7 @@ from numnorm._dask import split_rows, whole_rows
 from numnorm._dask.keywords import Keywords, elements_of, keywords_of
 from numnorm._dask.parameters import Parameter, aligned_parameter, made_lazy
 from numnorm._dask.row_axes import Rows
+from numnorm._dask.row_moments import divided_axes
 from numnorm._dask.split_rows import RowNorm
 from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import Norm
@@ -161,7 +162,7 @@ def forward(
     results = _without_elements(function, {**arrays, **keywords.arrays}, *known)
     several = isinstance(results, tuple)
     dtypes = [result.dtype for result in (results if several else (results,))]
-    if is_divided(x, rows):
+    if divided_axes(x, rows):
         normalized = split_rows.forward(norm, x, parameters, rows, dtypes, keywords)
     else:
         given = (name, x), parameters, rows, options, dtypes, keywords
@@ -206,17 +207,12 @@ def backward(
     several = isinstance(results, tuple)
     dtypes = [result.dtype for result in (results if several else (results,))]
     others = {key: array for key, array in arrays.items() if key in (name, x_name, *saved)}
-    if is_divided(x, rows):
+    if divided_axes(x, rows):
         gradients = split_rows.backward(norm, others, gain, rows, dtypes, keywords)
     else:
         given = others, gain, rows, options, dtypes, keywords
         gradients = whole_rows.backward(function, *given)
     return type(results)(*gradients) if several else gradients[0]
-
-
-def is_divided(x: Any, rows: Rows) -> bool:
-    """Return whether rows lie in several blocks."""
-    return any(x.numblocks[axis] > 1 for axis in rows.axes)
 
 
 def _parameter(name: str, array: Any, x: Any, layout: RowLayout, rows: Rows) -> Parameter:

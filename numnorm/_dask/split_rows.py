@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import numnorm
-from numnorm._dask.blocks import each_block, each_object, in_order, read_again, take
+from numnorm._dask.blocks import each_block, each_object, in_order, only, read_again, take
 from numnorm._dask.keywords import Counted, Kept, Keywords
 from numnorm._dask.parameters import Parameter, as_divided, lost_of
 from numnorm._dask.row_axes import Rows
@@ -166,7 +166,7 @@ def _normalized(
     names: tuple[str, ...],
     kept: Kept,
 ) -> Any:
-    of_rows: Total = total[(0,) * total.ndim]
+    of_rows: Total = only(total)
     moments, arrays = of_rows.moments, others[len(names) :]
     dtype = result_dtype("x", x.dtype)
     wide = x.astype(np.float32 if dtype.itemsize == 2 else dtype, copy=False)
@@ -192,10 +192,10 @@ def _normalized(
 
 
 def _statistic(total: Any, norm: RowNorm, member: int, to: Any) -> Any:
-    of_rows: Total = total[(0,) * total.ndim]
+    of_rows: Total = only(total)
     deviation, rstd = _scales(of_rows, norm)
     count, mean = of_rows.moments[:2]
-    if np.ndim(count):  # NaN as the scale, also where one element has no deviation
+    if np.ndim(count):  # the mean is NaN where the scale is
         seen = np.where(count > 0.0, mean, np.nan)
         mean = np.where(
             np.isnan(divisor_of(count, norm.scaling[2], of_rows.exponent)), np.nan, seen
@@ -247,7 +247,7 @@ def _times(share: Any, term: Any) -> Any:
 
 def _lost(total: Any, mean: Any, rows: Rows, codes: Any) -> Any:
     """Return what rounding the saved mean of each element's row lost."""
-    sums: _Sums = total[(0,) * total.ndim]
+    sums: _Sums = only(total)
     return rows.spread(lost_of(sums.deviation, sums.elements, mean), codes)
 
 
@@ -295,7 +295,7 @@ def _gradients(
     *blocks: Any, norm: RowNorm, rows: Rows, own: Any, to: Any, count: int, kept: Kept
 ) -> tuple[Any, ...]:
     (dy, x, *others), counted, totals = _parts(blocks, count, kept)
-    sums: _Sums = totals[-1][(0,) * totals[-1].ndim]
+    sums: _Sums = only(totals[-1])
     codes = counted.codes
     if counted.weights is not None and np.ndim(sums.exponent):
         weights = rescaled(counted.weights, rows.spread(sums.exponent, codes))

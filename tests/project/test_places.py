@@ -7,7 +7,7 @@ import numpy as np
 import places
 import pytest
 
-# In the order of `places.PLACES`: what is not imported in every run.
+# Places that run only where their library is installed, or with --full.
 MARKS = {"JAX": [pytest.mark.jax], "PyTorch": [pytest.mark.torch], "njit": [pytest.mark.full]}
 CELLS = [
     pytest.param(place, case, id=f"{place}-{case}".replace(" ", "-"), marks=MARKS.get(place, []))

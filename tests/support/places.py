@@ -195,14 +195,14 @@ def _jax(case: Case) -> Results:
         counts = np.isfinite(np.asarray(y))
 
         def loss(x: Any) -> Any:
-            # An index without elements would be no call of the backward pass.
+            # Not y[counts]: where nothing counts, JAX would leave the backward pass out.
             return (jax.numpy.where(counts, forward(x), 0.0) * dy).sum()
 
         gradient = jax.jit(jax.grad(loss))(x)
         return [np.asarray(y), np.asarray(gradient)]
 
 
-def _tensors(case: Case) -> Results:
+def _array_api(case: Case) -> Results:
     library = importlib.import_module("array_api_strict")
     results = passes(case, library.asarray)
     assert all(type(result) is library.asarray(0.0).__class__ for result in results)
@@ -233,14 +233,14 @@ PLACES: dict[str, Callable[[Case], Results]] = {
     "xarray": lambda case: _xarray(case, chunked=False),
     "xarray, lazy": lambda case: _xarray(case, chunked=True),
     "autograd": _autograd,
-    "array API": _tensors,
+    "array API": _array_api,
     "PyTorch": _torch,
     "JAX": _jax,
     "njit": _njit,
 }
 
 ON_DEVICE = "CUDA"
-"""The place of arrays on a device, which only the simulated one has in tests."""
+"""Arrays on a device: tests/cuda has their test, on the simulated device."""
 
 
 # What a place does not do
@@ -253,20 +253,17 @@ class Reason(NamedTuple):
     ----------
     place : str
     norms : tuple of str
-    keywords : tuple of str
-        Those of the calls, "" for a call without keywords; empty for all calls.
     sentence : str
         It is in the message of the error.
     """
 
     place: str
     norms: tuple[str, ...]
-    keywords: tuple[str, ...]
     sentence: str
 
 
 REASONS = tuple(
-    Reason(ON_DEVICE, (norm,), (), f"{norm} is not supported on a device: copy x to the host first")
+    Reason(ON_DEVICE, (norm,), f"{norm} is not supported on a device: copy x to the host first")
     for norm in ("emsc", "pcen")
 )
 
@@ -274,8 +271,7 @@ REASONS = tuple(
 def reason(place: str, case: Case) -> str | None:
     """Return the sentence that the error of a call has; None for a call that works."""
     for each in REASONS:
-        takes = not each.keywords or case.keyword in each.keywords
-        if each.place == place and case.spec.name in each.norms and takes:
+        if each.place == place and case.spec.name in each.norms:
             return each.sentence
     return None
 
@@ -284,6 +280,8 @@ def reason(place: str, case: Case) -> str | None:
 
 PAGE = Path(__file__).parents[2] / "docs" / "places.md"
 _TOP = """\
+<!-- tests/support/places.py writes this page. -->
+
 # What works where
 
 Each norm, in each place, with each keyword for missing values, weights and labels. All calls
@@ -300,22 +298,22 @@ gradients. The tests check each of them, and this page is made from these tests.
 
 {places}
 
-A number says that some calls raise an error, with the sentence below. Lazy arrays are those of
-Dask, in any chunks. JAX means inside `jax.jit` and `jax.grad`, njit a function that Numba compiles,
-array API any library that has `from_dlpack`, and CUDA the arrays of CuPy, PyTorch, JAX and
-Numba on a device. `numnorm apply` runs all norms on files and takes `--nan-policy`. The estimators
-for scikit-learn are [listed by themselves](scikit_learn.md).
+A number stands for an error, with the sentence below: beside ✓ some calls raise it, alone all do.
+Lazy arrays are those of Dask, in any chunks. JAX means inside `jax.jit` and `jax.grad`, njit a
+function that Numba compiles, array API any library that has `from_dlpack`, and CUDA the arrays of
+CuPy, PyTorch, JAX and Numba on a device. `numnorm apply` runs all norms on files and takes
+`--nan-policy`. The estimators for scikit-learn are [listed by themselves](scikit_learn.md).
 """
 
 
 def page() -> str:
     """Return the text of the page."""
-    marked = {case.spec.name: [] for case in cases()}
+    keywords_of = {case.spec.name: [] for case in cases()}
     for case in cases():
-        marked[case.spec.name].append(case.keyword)
+        keywords_of[case.spec.name].append(case.keyword)
     keywords = [
         [f"`{name}`", *("✓" if keyword in taken else "" for keyword in COUNTING)]
-        for name, taken in marked.items()
+        for name, taken in keywords_of.items()
     ]
     columns = ["NumPy", *PLACES, ON_DEVICE]
     numbers = {each.sentence: n for n, each in enumerate(REASONS, 1)}
