@@ -21,6 +21,8 @@ POLICIES = ("propagate", "omit", "raise")
 _BOOL, _FLOAT64, _NDARRAY = np.dtype(bool), np.dtype(np.float64), np.ndarray
 # Weights between these need no factor: see `_in_range`.
 _LEAST, _LARGEST = 2.0**-32, 2.0**64
+# The most weights whose check has a way of its own.
+_FEW = 1 << 13
 # The results where `where` is false and where NaN is omitted, by default.
 _FILLS = 0.0, np.nan
 
@@ -250,9 +252,11 @@ def _is_usual(weights: Any, shape: Shape) -> bool:
         return False
     if not weights.size:
         return False
-    # The methods would add as much again for a small array. A comparison with NaN is false.
-    least = np.minimum.reduce(weights, None)
-    return bool(least >= _LEAST and np.maximum.reduce(weights, None) <= _LARGEST)
+    if weights.size > _FEW:
+        least, largest = np.minimum.reduce(weights, None), np.maximum.reduce(weights, None)
+    else:  # a reduction takes longer to begin
+        least, largest = weights.item(weights.argmin()), weights.item(weights.argmax())
+    return bool(least >= _LEAST and largest <= _LARGEST)  # a comparison with NaN is false
 
 
 def _left(keep: Any, x: Any, *, omit: bool) -> Any:

@@ -74,22 +74,23 @@ def make_argument(kind: Any, real: Any, ndim: int) -> Callable[..., Any]:
 
 
 def make_totals(kind: Any, shared: bool) -> Callable[..., Any]:
-    """Return a compiled ``totals(shape)``: room for no part of a gradient's sums.
+    """Return a compiled ``totals(parts, shape)``: zeros for the sums of a gradient's parts.
 
-    A call that does all parts makes room of its own and adds the sums up itself.
+    For no part it is room alone: a plain call that does all parts makes room of its own and adds
+    the sums up itself.
     """
     zeros = make_aligned_zeros(np.float64, 2 if shared else 3)
 
     @inlined
-    def vectors(shape):
-        return zeros((0, shape[0]), 0)
+    def vectors(parts, shape):
+        return zeros((parts, shape[0]), 0)
 
     @inlined
-    def matrices(shape):
-        return zeros((0, shape[0], shape[1]), 0)
+    def matrices(parts, shape):
+        return zeros((parts, shape[0], shape[1]), 0)
 
     @inlined
-    def nothing(shape):
+    def nothing(parts, shape):
         return None
 
     if kind is not NDARRAY_STRUCT:
@@ -175,7 +176,7 @@ def _make_backward(
             return False
         if not (gamma_fits(gamma, like, dx, nbytes) and beta_fits(beta, like, dx, nbytes)):
             return False
-        dgammas, dbetas = gamma_totals(shape), beta_totals(shape)
+        dgammas, dbetas = gamma_totals(0, shape), beta_totals(0, shape)
         results = dgamma_of(dgamma, shape), dbeta_of(dbeta, shape)
         arguments = (
             rows_of(dy, (rows, width)), rows_of(x, (rows, width)),

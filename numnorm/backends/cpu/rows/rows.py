@@ -219,7 +219,7 @@ def row_backward(
     fast_path = plan.fast_path.get(classes) if type(dy) is type(rstd) is np.ndarray else None
     if fast_path is not None and (out is None or type(out) is np.ndarray):
         dx = new_dx(plan, x, dy) if out is None else out
-        gradients = _one_each(count, np.empty, layout.parameter_shape, x.dtype)
+        gradients = one_each(count, np.empty, layout.parameter_shape, x.dtype)
         arrays = dy, x, rstd, dx, mean, gamma, beta, *gradients
         if fast_path(*arrays):
             return dx, *gradients
@@ -237,12 +237,12 @@ def row_backward(
     target = new_dx(plan, source, grad) if out is None else output_like(source, x, *inputs)
     # The kernels round to these two dtypes.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
-    gradients = _one_each(count, np.empty, layout.parameter_shape, native)
+    gradients = one_each(count, np.empty, layout.parameter_shape, native)
     flat = gradients if len(layout.parameter_shape) == 1 else _of_each(gradients, np.ravel)
-    totals = _one_each(count, np.zeros, (plan.parts, *layout.kernel_shape), _FLOAT64)
+    totals = one_each(count, np.zeros, (plan.parts, *layout.kernel_shape), _FLOAT64)
     # The kernel stores gradients of the compute dtype only: others would need another compilation.
     in_kernel = native is element_type.compute_dtype
-    results = flat if in_kernel else _one_each(count, np.empty, 0, element_type.compute_dtype)
+    results = flat if in_kernel else one_each(count, np.empty, 0, element_type.compute_dtype)
     summed = False
     if plan.elements:
         arguments = (
@@ -346,7 +346,7 @@ def _cast(gradient: Array, dtype: np.dtype[Any]) -> Array:
         return gradient.astype(dtype)
 
 
-def _one_each(count: int, make: Any, shape: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+def one_each(count: int, make: Any, shape: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
     """Return new arrays for the first `count` of gamma and beta, None for the others."""
     if count == 2:
         return make(shape, dtype), make(shape, dtype)

@@ -34,12 +34,16 @@ from numnorm.backends.cpu.rows.rows import (
     new_dx,
     new_output,
     new_statistics,
+    one_each,
     saved_as,
 )
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of, in_float64
 from numnorm.backends.cpu.statistics import broadcast_parameters
 from numnorm.backends.cpu.weighted.arrays import mask_of, output_for, result_of, selection_of
-from numnorm.backends.cpu.weighted.fast_path import make_fast_masked_forward
+from numnorm.backends.cpu.weighted.fast_path import (
+    make_fast_masked_backward,
+    make_fast_masked_forward,
+)
 from numnorm.backends.cpu.weighted.loops import LANES
 from numnorm.backends.cpu.weighted.masked_backward import make_masked_backward
 from numnorm.backends.cpu.weighted.masked_forward import make_masked_forward
@@ -94,6 +98,23 @@ def _masked_plan(
     constants = *segments, scaling.eps, scaling.eps_on_deviation, *divisor_of(norm, scaling)
     kernel = _masked_forward_kernel(norm.formula, element_type)
     return _MaskedPlan(plan, kernel, element_type, constants, {})
+
+
+@functools.lru_cache(maxsize=1024)
+def _masked_backward_plan(
+    norm: Norm,
+    dtype: Any,
+    layout: RowLayout,
+    scaling: NormScaling,
+    detached: Detached,
+    weighted: bool,
+) -> _MaskedPlan:
+    plan = backward_plan(norm, dtype, layout, scaling, detached)
+    element_type = _element_type(dtype, weighted=weighted)
+    flows = float(norm.formula.centred and not detached.mean), float(not detached.scale)
+    through = *flows, *divisor_of(norm, scaling), scaling.eps_on_deviation
+    kernel = _masked_backward_kernel(norm.formula, element_type)
+    return _MaskedPlan(plan, kernel, element_type, through, {})
 
 
 def divisor_of(norm: Norm, scaling: NormScaling) -> tuple[float, float]:
@@ -172,47 +193,6 @@ def is_one_segment(norm: Norm, layout: RowLayout) -> bool:
     return whole or not norm.parameters
 
 
-def masked_row_backward(
-    weighting: Weighting,
-    norm: Norm,
-    dy: Array,
-    x: Array,
-    statistics: tuple[Array, Array],
-    parameters: tuple[Any, Any],
-    layout: RowLayout,
-    scaling: NormScaling,
-    detached: Detached,
-    out: Any,
-) -> tuple[Array, Array]:
-    """Return dx of rows of one segment, and the totals of dgamma and dbeta of each part."""
-    plan = backward_plan(norm, x.dtype, layout, scaling, detached)
-    element_type, order = (
-        _element_type(x.dtype, weighted=weighting.weights is not None),
-        layout.order,
-    )
-    source = as_kernel_array(x, element_type, order, plan.size)
-    grad = as_kernel_array(dy.astype(x.dtype, copy=False), element_type, order, plan.size)
-    mask = mask_of(weighting, x.shape, order, *plan.size)
-    mean = statistics[0] if norm.formula.centred else None
-    if out is None:
-        target = new_dx(plan, source, grad)
-    else:
-        inputs = grad, mask.keep, mask.weights, *statistics, *parameters
-        target = output_like(source, x, norm.names.x, out, element_type, order, inputs)
-    totals = np.zeros((2, plan.parts, 1, layout.width))
-    sums = tuple(totals[k] if k < norm.parameters else None for k in range(2))
-    if plan.elements:
-        flows = float(norm.formula.centred and not detached.mean), float(not detached.scale)
-        through = *flows, *divisor_of(norm, scaling), scaling.eps_on_deviation
-        kernel = _masked_backward_kernel(norm.formula, element_type)
-        arguments = (
-            grad, source, *mask, mean, statistics[1], *parameters, *through, target, *sums,
-            plan.parts,
-        )  # fmt: skip
-        run(kernel, arguments, plan.work, plan.parts)
-    return result(target, x, out, order), totals
-
-
 # The backward pass
 
 
@@ -234,8 +214,13 @@ def weighted_row_backward(
     out: Any,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return what `row_backward` returns, with statistics of what a weighting keeps."""
-    grad, statistics = _checked(norm, dy, x, mean, rstd, layout)
     masked = is_one_segment(norm, layout)
+    if masked and type(dy) is type(rstd) is np.ndarray and (out is None or type(out) is np.ndarray):
+        given = dy, x, mean, rstd, gamma, beta
+        done = _backward_at_once(weighting, norm, *given, layout, scaling, detached, out)
+        if done is not None:
+            return done
+    grad, statistics = _checked(norm, dy, x, mean, rstd, layout)
     in_float64s = weighting.weights is not None and not masked
     wide = None if in_float64s else wider_dtype(norm.names.dy, grad, x)
     if wide is not None:
@@ -256,10 +241,99 @@ def weighted_row_backward(
     except ValueError as error:
         given = norm, grad, x, *statistics, gamma, layout, scaling, detached, out
         return _broadcast_backward(weighting, error, *given)
-    backward = masked_row_backward if masked else _backward
-    arrays = grad, x, statistics, parameters
-    dx, totals = backward(weighting, norm, *arrays, layout, scaling, detached, out)
+    arrays, options = (grad, x, statistics, parameters), (layout, scaling, detached, out)
+    if masked:
+        given = mean, gamma, beta
+        dx, totals = _masked_backward(weighting, norm, *arrays, given, *options)
+    else:
+        dx, totals = _backward(weighting, norm, *arrays, *options)
     return dx, *_of_parameters(norm, totals, gamma, x, layout)
+
+
+def _kinds_of_gradients(weighting: Weighting, mean: Any, gamma: Any, beta: Any) -> tuple[Any, ...]:
+    """Return the key of a fast path."""
+    shape = None if weighting.weights is None else weighting.weights.shape
+    return type(weighting.keep), shape, type(mean), type(gamma), type(beta), weighting.omit
+
+
+def _backward_at_once(
+    weighting: Weighting,
+    norm: Norm,
+    dy: Array,
+    x: Array,
+    mean: Any,
+    rstd: Array,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: NormScaling,
+    detached: Detached,
+    out: Any,
+) -> tuple[Array, Array | None, Array | None] | None:
+    """Return what `row_backward` returns by the fast path; None where there is none."""
+    weights = weighting.weights
+    of_norm = _masked_backward_plan(norm, x.dtype, layout, scaling, detached, weights is not None)
+    fast_path = of_norm.fast_paths.get(_kinds_of_gradients(weighting, mean, gamma, beta))
+    if fast_path is None:
+        return None
+    if weights is not None and type(gamma) is np.ndarray:
+        if gamma.dtype is not x.dtype:  # its gradient has its dtype
+            return None
+        gamma = _in_float64(gamma)
+    dx = new_dx(of_norm.plain, x, dy) if out is None else out
+    gradients = one_each(norm.parameters, np.empty, layout.parameter_shape, x.dtype)
+    arrays = dy, x, rstd, dx, weighting.keep, weights, mean, gamma, beta, *gradients
+    return (dx, *gradients) if fast_path(*arrays) else None
+
+
+def _masked_backward(
+    weighting: Weighting,
+    norm: Norm,
+    grad: Array,
+    x: Array,
+    statistics: tuple[Array, Array],
+    parameters: tuple[Any, Any],
+    given: tuple[Any, Any, Any],
+    layout: RowLayout,
+    scaling: NormScaling,
+    detached: Detached,
+    out: Any,
+) -> tuple[Array, Array]:
+    """Return dx of rows of one segment, and the totals of dgamma and dbeta of each part.
+
+    `given` are the mean, gamma and beta of the caller.
+    """
+    of_norm = _masked_backward_plan(
+        norm, x.dtype, layout, scaling, detached, weighting.weights is not None
+    )
+    plan, kernel, element_type, through, fast_paths = of_norm
+    order = layout.order
+    source = as_kernel_array(x, element_type, order, plan.size)
+    grad = as_kernel_array(grad.astype(x.dtype, copy=False), element_type, order, plan.size)
+    mask = mask_of(weighting, x.shape, order, *plan.size)
+    mean = statistics[0] if norm.formula.centred else None
+    if out is None:
+        target = new_dx(plan, source, grad)
+    else:
+        inputs = grad, mask.keep, mask.weights, *statistics, *parameters
+        target = output_like(source, x, norm.names.x, out, element_type, order, inputs)
+    totals = np.zeros((2, plan.parts, 1, layout.width))
+    sums = tuple(totals[k] if k < norm.parameters else None for k in range(2))
+    if plan.elements:
+        arguments = (
+            grad, source, *mask, mean, statistics[1], *parameters, *through, target, *sums,
+            plan.parts,
+        )  # fmt: skip
+        run(kernel, arguments, plan.work, plan.parts)
+        kinds = _kinds_of_gradients(weighting, *given)
+        if plan.usual and kinds not in fast_paths:
+            fast_paths[kinds] = make_fast_masked_backward(
+                kernel.machine_code(arguments), element_type, layout, x.shape,
+                (*through, plan.parts), mask, (weighting.keep, weighting.weights, *given),
+                (mean, *parameters),
+                one_each(norm.parameters, np.empty, 0, x.dtype),
+            )  # fmt: skip
+    return result(target, x, out, order), totals
 
 
 def _backward(

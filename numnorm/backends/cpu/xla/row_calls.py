@@ -205,7 +205,7 @@ def backward_handler(
             dy, x, dx = argument(frame, 0), argument(frame, 1), result(frame, 0)
             shape = channels, 1 if shared else segment
             for g in range(whole(numbers, _GROUPS)):
-                totals = gamma_totals(shape), beta_totals(shape)
+                totals = gamma_totals(0, shape), beta_totals(0, shape)
                 arguments = (
                     rows_at(dy + g * nbytes, size), rows_at(x + g * nbytes, size),
                     mean_of(frame, size[0], g), rstd_of(frame, size[0], g),
