@@ -18,7 +18,7 @@ import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.simd.optional import element
+from numnorm.backends.cpu.simd.optional import element, part
 from numnorm.backends.cpu.statistics.saved import FAR
 from numnorm.backends.cpu.statistics.stored import fill_reciprocal_deviations
 
@@ -194,7 +194,7 @@ def _make_centre(element_type: ElementType) -> Callable[..., Any]:
 @inlined
 def _merge_blocks(sums: Any) -> Any:
     """Add the sums of all blocks to the first block's, in order, and return them."""
-    for k in range(2):
+    for k in range(sums.shape[0]):
         total = sums[k][0]
         for p in range(1, sums.shape[1]):
             block = sums[k][p]
@@ -222,9 +222,10 @@ def _mean_gradients(
 ) -> Any:
     """Return the means of dy and of dy * xhat in a channel, and what xhat lacks without mean_lo.
 
-    A mean is 0 if the statistic that its gradient passes through is detached.
+    A mean is 0 if the statistic that its gradient passes through is detached. The `inv_counts` are
+    numbers, or there is one for each channel.
     """
-    inv_count, inv_divisor = inv_counts
+    inv_count, inv_divisor = part(inv_counts[0], c), part(inv_counts[1], c)
     lost = np.float64(mean_lo[c]) * np.float64(scaled_rstd[c])
     # The conditions keep NaN from passing through a detached statistic.
     mean_dy = sums_dy[c] * inv_count if inv_count > 0.0 else 0.0
@@ -257,6 +258,33 @@ def make_gradient_coefficients(element_type: ElementType) -> Function:
         return gradient_coefficients(gamma, products, sums_dy, inv_counts, table) or scaled
 
     return make_function(f"column_coefficients.gradient.{element_type.name}", kernel)
+
+
+def make_masked_gradient_coefficients(element_type: ElementType) -> Function:
+    """Return the kernel of `make_gradient_coefficients` where elements are left out or weighted.
+
+    Its arguments are ``gamma, sums, through_mean, through_scale, scaled, inverses, gradients,
+    table``. The third row of the sums is what the elements of each channel weigh. ``through_mean``
+    and ``through_scale`` are 1, or 0 where they are detached, and the rows of ``inverses`` become
+    what ``inv_count`` and ``inv_divisor`` are for each channel.
+    """
+    gradient_coefficients = _make_gradient(element_type)
+
+    def kernel(gamma, sums, through_mean, through_scale, scaled, inverses, gradients, table):
+        scaled_rstd, mean_lo, inv_counts = table[2], table[3], (inverses[0], inverses[1])
+        products, sums_dy = _merge_blocks(sums)
+        weights = sums[2][0]
+        for c in range(weights.size):
+            inverse = 1.0 / (weights[c] if weights[c] > 0.0 else 1.0)
+            inverses[0, c], inverses[1, c] = through_mean * inverse, through_scale * inverse
+            lost = np.float64(mean_lo[c]) * np.float64(scaled_rstd[c])
+            if lost != lost and products[c] == 0.0:
+                # Nothing is left, as any xhat would be NaN: sums of 0 are the gradients.
+                scaled_rstd[c] = mean_lo[c] = 0.0
+        _store_gradients(products, sums_dy, scaled_rstd, mean_lo, gradients)
+        return gradient_coefficients(gamma, products, sums_dy, inv_counts, table) or scaled
+
+    return make_function(f"column_coefficients.masked_gradient.{element_type.name}", kernel)
 
 
 def _make_gradient(element_type: ElementType) -> Callable[..., Any]:

@@ -38,7 +38,7 @@ _frozen_coefficients = functools.cache(make_frozen_coefficients)
 _parameter_gradients = functools.cache(make_parameter_gradients)
 
 
-def _statistic(name: str, value: Any, plan: Plan) -> Array:
+def statistic_of(name: str, value: Any, plan: Plan) -> Array:
     """Return a statistic of each channel, checked, in float64."""
     plain = type(value) is np.ndarray and value.dtype is _FLOAT64
     if plain and value.shape == plan.channels and value.flags.carray:
@@ -120,7 +120,7 @@ def column_backward(
     plan = plan_of(x.dtype, layout)
     source = plan.source(x)
     grads = plan.source(like_input("dy", dy, x))
-    statistics = _statistic("mean", mean, plan), _statistic("rstd", rstd, plan)
+    statistics = statistic_of("mean", mean, plan), statistic_of("rstd", rstd, plan)
     try:
         weight = parameter_of("gamma", gamma, plan)
     except ValueError as error:

@@ -312,7 +312,7 @@ def make_frozen_statistics_along(element_type: ElementType) -> Kernel:
 
 
 @inlined
-def _gradient_coefficients(coefficients: Any, scaled: Any) -> Any:
+def coefficients_of_gradient(coefficients: Any, scaled: Any) -> Any:
     """Return the coefficients of `channel_gradient` of all channels."""
     size = coefficients.shape[1]
     scale = present(scaled, window(coefficients, 0, size))
@@ -344,7 +344,7 @@ def make_dx_across(element_type: ElementType) -> Kernel:
         in_groups = width >= least_width and width > tile
         nontemporal = use_nontemporal_gradient(dx, width, shift)
         arrays, how = (as_flat(dy), as_flat(x)), (in_groups, nontemporal)
-        given = _gradient_coefficients(coefficients, scaled)
+        given = coefficients_of_gradient(coefficients, scaled)
         gradient_rows(arrays, rows, width, shift, given, as_flat(dx), how)
         fence_after_stores(nontemporal)
 
@@ -361,7 +361,7 @@ def make_dx_along(element_type: ElementType) -> Kernel:
     def kernel(dy, x, coefficients, scaled, dx, shift, parts, first, last):
         outer, channels, inner = x.shape
         arrays, dx = (as_flat(dy), as_flat(x)), as_flat(dx)
-        given = _gradient_coefficients(coefficients, scaled)
+        given = coefficients_of_gradient(coefficients, scaled)
         scale, mean_hi, rstd, factor, xhat_factor, offset, back = given
         segments = outer * channels
         nontemporal = use_nontemporal_gradient(dx, inner, peel_of(dx, inner))

@@ -15,9 +15,10 @@ from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_peel
 from numnorm.backends.cpu.memory.kernel_arrays import window
 from numnorm.backends.cpu.simd.access import VectorAccess, full_access, tail_access
-from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.simd.kept import filled
+from numnorm.backends.cpu.simd.element_type import ElementType, widened
+from numnorm.backends.cpu.simd.kept import filled, where_kept
 from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
+from numnorm.backends.cpu.simd.optional import scaled
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, prefetch, reduce_sum
 from numnorm.backends.formulas.norms import channel_gradient, channel_output
 
@@ -76,6 +77,33 @@ def _make_put_gradient(element_type: ElementType, access: VectorAccess) -> Calla
         dy, x = to_compute(read(arrays[0], j, active)), to_compute(read(arrays[1], j, active))
         values = _channel_gradient(dy, x * scale, mean_hi, rstd, factor, xhat_factor, offset)
         write(dx, j, to_storage(values * back), active)
+
+    return put
+
+
+def _make_put_masked_gradient(
+    element_type: ElementType, access: VectorAccess
+) -> Callable[..., Any]:
+    """Return a compiled ``put((dy, x, keep, weights, omit), j, active, coefficients, dx)``.
+
+    What flows through the statistics is multiplied by the weights, if there are any, and the
+    gradient is 0 where an element is left out.
+    """
+    to_compute, to_storage = element_type.to_compute, element_type.to_storage
+    read, given, write = access.read, access.coefficient, access.write
+
+    @inlined
+    def put(arrays, j, active, coefficients, dx):
+        scale, mean_hi, rstd, factor, xhat_factor, offset, back = coefficients
+        grad, values = (
+            to_compute(read(arrays[0], j, active)),
+            to_compute(read(arrays[1], j, active)),
+        )
+        keep, weights, omit = arrays[2:]
+        kept, weight = given(keep, j, active, None), widened(given(weights, j, active, None))
+        through = scaled(xhat_factor, weight), scaled(offset, weight)
+        result = _channel_gradient(grad, values * scale, mean_hi, rstd, factor, *through)
+        write(dx, j, to_storage(where_kept(result * back, kept, values, omit)), active)
 
     return put
 
@@ -224,6 +252,12 @@ def make_masked_output_row(element_type: ElementType) -> Callable[..., Any]:
 def make_gradient_row(element_type: ElementType) -> Callable[..., Any]:
     """Return the ``store_row`` of `_make_row` for `channel_gradient`."""
     return _make_row(element_type, _make_put_gradient)
+
+
+@functools.cache
+def make_masked_gradient_row(element_type: ElementType) -> Callable[..., Any]:
+    """Return the ``store_row`` of `_make_row` for `channel_gradient` with a mask or weights."""
+    return _make_row(element_type, _make_put_masked_gradient)
 
 
 @functools.cache

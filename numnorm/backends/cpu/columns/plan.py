@@ -111,9 +111,9 @@ class Plan(NamedTuple):
         return as_kernel_array(x, self.element_type, None, self.shape)
 
     def target(
-        self, source: Array, x: Array, out: Any, other: Array | None = None, *, like_x: bool = False
+        self, source: Array, x: Array, out: Any, *others: Array | None, like_x: bool = False
     ) -> Array:
-        """Return an array for the result of a kernel that reads `source` and `other`.
+        """Return an array for the result of a kernel that reads `source` and `others`.
 
         `x` is the caller's form of `source`. With `like_x`, a new array gets the alignment of x, if
         loops start at cache lines: a peel is then the same for both.
@@ -121,8 +121,8 @@ class Plan(NamedTuple):
         if out is None:
             if self.small:
                 return np.empty_like(source)
-            return empty_like(source, other, aligned=like_x and self.aligned)
-        return output_like(source, x, "x", out, self.element_type, None, (other,))
+            return empty_like(source, *others[:1], aligned=like_x and self.aligned)
+        return output_like(source, x, "x", out, self.element_type, None, others)
 
     def shift(self, target: Array) -> int:
         """Return by how many channels kernels shift the rows, to start them at cache lines."""

@@ -212,13 +212,16 @@ def _same(typing_context, value):
 
 
 def _plain_widened(value: Any) -> Any:
-    return np.float64(value)
+    return None if value is None else np.float64(value)
 
 
 @compiled_as(_plain_widened)
-def _widened(typing_context, value):
+def widened(typing_context, value):
+    """Return a number or vector of float32 or float64 in float64; None as it is."""
     is_vector = isinstance(value, Vector)
     result = Vector(types.float64, value.count) if is_vector else types.float64
+    if value in (result, types.none):
+        return value(value), lambda context, builder, signature, arguments: arguments[0]
 
     def generate(context, builder, signature, arguments):
         return builder.fpext(arguments[0], context.get_value_type(result))
@@ -322,7 +325,7 @@ def in_float64(element_type: ElementType) -> ElementType:
         element_type,
         name=f"{element_type.name}.in_float64",
         compute_type=np.float64,
-        to_compute=inlined(lambda value: _widened(to_single(value))),
+        to_compute=inlined(lambda value: widened(to_single(value))),
         to_storage=inlined(lambda value: to_storage(_narrowed(value))),
     )
 

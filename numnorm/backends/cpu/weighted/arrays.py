@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from numnorm.backends.cpu.memory.placement import empty_like, writable_alias
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.weighted.loops import Selection
 from numnorm.backends.cpu.weighted.masked_forward import Mask
+from numnorm.layouts import ColumnLayout
 
-_BOOL, _FLOAT64 = np.dtype(bool), np.dtype(np.float64)
+_BOOL, _FLOAT32, _FLOAT64 = np.dtype(bool), np.dtype(np.float32), np.dtype(np.float64)
 # The most ones that are kept from call to call.
 _MOST_KEPT = 4096
 
@@ -63,6 +65,34 @@ def kept_of(weighting: Weighting, shape: Shape) -> tuple[Array | None, int | Non
     return None if keep is None else keep.reshape(-1).view(np.uint8), 1 if weighting.omit else None
 
 
+def column_weights(weighting: Weighting, shape: Shape, layout: ColumnLayout) -> Array | None:
+    """Return the weights of an array of a shape as the kernels of this layout take them.
+
+    They are flat, or of shape ``(outer, 1)`` where all elements of an entry share one; None if
+    there are none. Loops along channels take float64 alone.
+    """
+    weights = weighting.weights
+    if weights is None:
+        return None
+    if layout.inner != 1 or weights.dtype is not _FLOAT32:
+        weights = weights.astype(_FLOAT64, copy=False)
+    if weights.shape == shape and weights.flags.carray:
+        return weights.reshape(-1)
+    full = np.broadcast_to(weights, shape)
+    if full.flags.c_contiguous and full.flags.aligned:
+        return writable_alias(full).reshape(-1)
+    axes = _leading(shape, layout.outer)
+    if (axes or layout.outer == 1) and _repeats(full, range(axes, full.ndim)):
+        each = full[(..., *(0,) * (full.ndim - axes))]
+        return np.array(each, _FLOAT64, order="C").reshape(layout.outer, 1)
+    return np.array(full, order="C").reshape(-1)
+
+
+def _repeats(full: Array, axes: Iterable[int]) -> bool:
+    """Return whether an array has the same numbers all along these axes."""
+    return all(full.shape[axis] == 1 or not full.strides[axis] for axis in axes)
+
+
 def _flat(
     values: Any, dtype: np.dtype[Any], shape: Shape, order: Order, rows: int, width: int
 ) -> tuple[Array, int]:
@@ -71,13 +101,11 @@ def _flat(
         return _ones(width, dtype) if width <= _MOST_KEPT else np.ones(width, dtype), 0
     if values.shape == shape and order is None and values.dtype is dtype and values.flags.carray:
         return values.reshape(-1), width
-    full = np.broadcast_to(values, shape)
+    full = np.broadcast_to(values.astype(dtype, copy=False), shape)
     if order is not None:
         full = full.transpose(order)
     row_axes = _leading(full.shape, rows)
-    steps = full.strides[:row_axes]
-    sizes = full.shape[:row_axes]
-    if row_axes and all(n == 1 or not step for n, step in zip(sizes, steps, strict=True)):
+    if row_axes and _repeats(full, range(row_axes)):
         return np.array(full[(0,) * row_axes], order="C").reshape(width), 0
     # A read-only array would be another type of argument, and so another compilation.
     in_place = full.flags.c_contiguous and full.flags.aligned

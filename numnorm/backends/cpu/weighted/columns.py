@@ -1,4 +1,4 @@
-"""The norms with statistics of each channel, with weights: the callers of the kernels."""
+"""The norms with statistics of each channel, masked or with weights: the callers of the kernels."""
 
 import functools
 import math
@@ -7,37 +7,38 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.weighting import Weighting
-from numnorm.backends.cpu.columns.columns import column_forward, output_coefficients, parameter_of
+from numnorm.backends.cpu.columns.coefficient_kernels import make_masked_gradient_coefficients
+from numnorm.backends.cpu.columns.columns import (
+    centre_coefficients,
+    column_forward,
+    output_coefficients,
+    parameter_of,
+    statistic_of,
+)
 from numnorm.backends.cpu.columns.moments import Counted
-from numnorm.backends.cpu.columns.plan import plan_of
+from numnorm.backends.cpu.columns.plan import Plan, plan_of
 from numnorm.backends.cpu.compiler.jit import Kernel
-from numnorm.backends.cpu.compiler.parallel import row_parts, run, summed_parts
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
-    as_float_array,
-    as_kernel_array,
-    as_parameter,
-    as_statistic,
     gradient_dtype,
+    in_wider_dtype,
+    like_input,
     result,
+    wider_dtype,
 )
 from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
-from numnorm.backends.cpu.simd.element_type import element_type_of, in_float64
+from numnorm.backends.cpu.simd.element_type import in_float64
 from numnorm.backends.cpu.statistics import broadcast_parameters
-from numnorm.backends.cpu.weighted.arrays import kept_of, output_for, result_of, selection_of
-from numnorm.backends.cpu.weighted.column_kernels import (
-    Columns,
-    make_column_dx,
-    make_gradient_finish,
-    make_gradient_sums,
-    make_moment_finish,
-    make_moment_sums,
-    make_pivots,
+from numnorm.backends.cpu.statistics.saved import MOST_LOST
+from numnorm.backends.cpu.weighted.arrays import column_weights, kept_of
+from numnorm.backends.cpu.weighted.masked_column_gradients import (
+    make_masked_dx_across,
+    make_masked_dx_along,
+    make_masked_sums_across,
+    make_masked_sums_along,
 )
-from numnorm.backends.cpu.weighted.loops import Selection
 from numnorm.backends.cpu.weighted.masked_columns import (
     make_masked_fold,
     make_masked_forward_across,
@@ -47,59 +48,65 @@ from numnorm.backends.cpu.weighted.masked_columns import (
 )
 from numnorm.layouts import ColumnLayout
 
-_FLOAT64 = np.dtype(np.float64)
-# The squared distance of a pivot from its mean, in variances, that sums in float64 may have: more
-# for float32, whose own digits are lost only then.
-_FARTHEST = {"float32": 1e6, "float64": 1.0}
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 # The lengths of the segments that a single channel is divided into, a power of two between these.
 # Parts of a kernel are made of segments, and short ones take longer.
 _SHORTEST, _LONGEST = 64, 4096
 
-_pivots = functools.cache(make_pivots)
-_moment_sums = functools.cache(make_moment_sums)
-_gradient_sums = functools.cache(make_gradient_sums)
-_dx_kernel = functools.cache(make_column_dx)
-
-
-class _Source(NamedTuple):
-    """An array of channels as kernels take it."""
-
-    wide: Array
-    array: Array
-    selection: Selection
-    columns: Columns
-
-    def run(self, kernel: Kernel, arguments: tuple[Any, ...], parts: int, arrays: int) -> None:
-        """Run all parts of a kernel; it reads or writes `arrays` arrays of the size of x."""
-        if self.array.size:
-            given = self.array.reshape(-1), *arguments, parts
-            run(kernel, given, arrays * self.array.nbytes, parts)
-
-
-def _source(weighting: Weighting, x: Array, layout: ColumnLayout, dtype: np.dtype[Any]) -> _Source:
-    wide = x.astype(dtype, copy=False)
-    array = as_kernel_array(wide, element_type_of(dtype), None, layout.kernel_shape)
-    width = layout.channels * layout.inner
-    selection = selection_of(weighting, x.shape, None, layout.outer, width)
-    return _Source(wide, array, selection, Columns(layout.outer, layout.channels, layout.inner))
-
 
 class _MaskedFamily(NamedTuple):
-    """The kernel factories of one layout, for elements that are left out."""
+    """The kernel factories of one layout, for elements that are left out or have weights."""
 
     moments: Callable[..., Kernel]
     forward: Callable[..., Kernel]
+    sums: Callable[..., Kernel]
+    dx: Callable[..., Kernel]
 
 
 _ACROSS = _MaskedFamily(
-    functools.cache(make_masked_moments_across), functools.cache(make_masked_forward_across)
+    moments=functools.cache(make_masked_moments_across),
+    forward=functools.cache(make_masked_forward_across),
+    sums=functools.cache(make_masked_sums_across),
+    dx=functools.cache(make_masked_dx_across),
 )
 _ALONG = _MaskedFamily(
-    functools.cache(make_masked_moments_along), functools.cache(make_masked_forward_along)
+    moments=functools.cache(make_masked_moments_along),
+    forward=functools.cache(make_masked_forward_along),
+    sums=functools.cache(make_masked_sums_along),
+    dx=functools.cache(make_masked_dx_along),
 )
-_fold, _finish = functools.cache(make_masked_fold), functools.cache(make_moment_finish)
-_gradients = functools.cache(make_gradient_finish)
+_fold = functools.cache(make_masked_fold)
+_gradient_coefficients = functools.cache(make_masked_gradient_coefficients)
+
+
+@functools.lru_cache(maxsize=1024)
+def _layout_of(layout: ColumnLayout) -> tuple[ColumnLayout, _MaskedFamily]:
+    """Return the layout for kernels, and these.
+
+    The elements of a single channel lie side by side in it: across channels a vector would hold one
+    element. All else stays as it is.
+    """
+    if layout.channels == 1 and layout.inner == 1:
+        inner = math.gcd(layout.outer, _LONGEST)
+        inner = inner if inner >= _SHORTEST else layout.outer
+        layout = ColumnLayout(layout.outer // inner, 1, inner)
+    return layout, _ACROSS if layout.inner == 1 else _ALONG
+
+
+@functools.lru_cache(maxsize=1024)
+def _wide_plan_of(dtype: Any, layout: ColumnLayout) -> Plan:
+    """Return the plan for arrays of a dtype, computed in float64."""
+    plan = plan_of(dtype, layout)
+    return plan._replace(element_type=in_float64(plan.element_type), compute_dtype=_FLOAT64)
+
+
+def _selected(
+    weighting: Weighting, x: Array, layout: ColumnLayout
+) -> tuple[Array | None, Array | None, int | None]:
+    """Return `keep`, `weights` and `omit` as kernels of this layout take them."""
+    keep, omit = kept_of(weighting, x.shape)
+    return keep, column_weights(weighting, x.shape, layout), omit
 
 
 def weighted_moments(weighting: Weighting, x: Array, layout: ColumnLayout) -> Counted:
@@ -127,59 +134,15 @@ def _moments(weighting: Weighting, x: Array, layout: ColumnLayout) -> tuple[Arra
     moments, statistics = np.empty((4, layout.channels)), np.empty((2, layout.channels))
     if not x.size:
         moments[...], statistics[...] = 0.0, np.nan
-    elif weighting.weights is None:
-        layout = _along(layout)
-        plan = plan_of(x.dtype, layout)
-        table = np.empty((4, layout.blocks, layout.channels))
-        # Sums of float32 would lose digits that `batch_moments` keeps and merges.
-        element_type = in_float64(plan.element_type)
-        kernel = (_ACROSS if layout.inner == 1 else _ALONG).moments(element_type)
-        arguments = plan.source(x), *kept_of(weighting, x.shape), layout.block, table
-        plan.run(kernel, arguments, plan.block_parts, 1)
-        _fold()(table, moments, statistics)
-    else:
-        _add_up(weighting, x, layout, moments, statistics)
+        return moments, statistics
+    layout, family = _layout_of(layout)
+    # Sums of float32 would lose digits that `batch_moments` keeps and merges.
+    plan = _wide_plan_of(x.dtype, layout)
+    table = np.empty((4, layout.blocks, layout.channels))
+    arguments = plan.source(x), *_selected(weighting, x, layout), layout.block, table
+    plan.run(family.moments(plan.element_type), arguments, plan.block_parts, 1)
+    _fold()(table, moments, statistics)
     return moments, statistics
-
-
-@functools.lru_cache(maxsize=1024)
-def _along(layout: ColumnLayout) -> ColumnLayout:
-    """Return a layout in which the elements of a single channel lie side by side.
-
-    Across channels a vector would hold one element. All else stays as it is.
-    """
-    if layout.channels != 1 or layout.inner != 1:
-        return layout
-    inner = math.gcd(layout.outer, _LONGEST)
-    inner = inner if inner >= _SHORTEST else layout.outer
-    return ColumnLayout(layout.outer // inner, 1, inner)
-
-
-def _add_up(
-    weighting: Weighting, x: Array, layout: ColumnLayout, moments: Array, statistics: Array
-) -> None:
-    """Store the moments and statistics of channels with weights."""
-    dtype = element_type_of(x.dtype).compute_dtype
-    source = _source(weighting, x, layout, dtype)
-    keep, keep_step, weights, weight_step, omit = source.selection
-    pivots, sums = np.zeros(layout.channels), _moment_sums(dtype.name)
-    steps = keep, keep_step, weights, weight_step, omit, tuple(source.columns)
-    further, found = np.zeros(layout.channels), np.zeros(layout.channels, np.int64)
-    _pivots()(source.array.reshape(-1), *steps, pivots, further, found)
-    for farthest in (_FARTHEST[dtype.name], np.inf):
-        table = _table(sums, source, source.array, pivots)
-        if not _finish()(table, pivots, farthest, moments, statistics):
-            break
-
-
-def _table(kernel: Kernel, source: _Source, dy: Array, pivots: Array) -> Array:
-    """Return four sums of each part and channel, and what rounding took from them."""
-    outer, channels, inner = source.columns
-    parts = summed_parts(outer, channels * inner, 4 * channels)
-    table = np.zeros((parts, 8, channels))
-    arguments = dy.reshape(-1), *source.selection, *source.columns, pivots, table.reshape(-1)
-    source.run(kernel, arguments, parts, 1 if dy is source.array else 2)
-    return table
 
 
 def weighted_column_forward(
@@ -197,7 +160,7 @@ def weighted_column_forward(
     """Return what `column_forward` returns; elements that are left out get their fill values."""
     if weighting.keep is None and not weighting.omit:
         return column_forward(x, mean, m2, divisor, eps, gamma, beta, layout, out)
-    own = _along(layout)
+    own, family = _layout_of(layout)
     plan = plan_of(x.dtype, own)
     element_type, parts, source = plan.element_type, plan.parts, plan.source(x)
     try:
@@ -216,10 +179,9 @@ def weighted_column_forward(
     )
     if found == 2:
         raise ValueError(f"running_var must not be negative, got {np.nanmin(m2):g}")
-    kernel = (_ACROSS if own.inner == 1 else _ALONG).forward(element_type)
     fills = weighting.fill, weighting.fill_missing
     arguments = source, keep, omit, coefficients, found == 1 or None, *fills, target, parts
-    plan.run(kernel, arguments, parts, 2)
+    plan.run(family.forward(element_type), arguments, parts, 2)
     return result(target, x, out, None), rstd
 
 
@@ -235,47 +197,60 @@ def weighted_column_backward(
     out: Any,
 ) -> tuple[Array, Array, Array]:
     """Return what `column_backward` returns, with statistics of what a weighting keeps."""
-    shape, meaning = (layout.channels,), "the channels of x"
-    grad = as_float_array("dy", dy)
-    check_shape("dy", grad.shape, x.shape, "the shape of the input")
-    mean = as_statistic("mean", mean, shape, meaning)
-    rstd = as_statistic("rstd", rstd, shape, meaning)
+    wide = wider_dtype("dy", dy, x)
+    if wide is not None:
+        return in_wider_dtype(
+            wide, x, "x", gamma, (layout.channels,), out,
+            lambda x, gamma: weighted_column_backward(
+                weighting, dy, x, mean, rstd, gamma, layout, detached, None
+            ),
+        )  # fmt: skip
+    own, family = _layout_of(layout)
+    plan = (plan_of if weighting.weights is None else _wide_plan_of)(x.dtype, own)
+    source, grads = plan.source(x), plan.source(like_input("dy", dy, x))
+    mean, rstd = statistic_of("mean", mean, plan), statistic_of("rstd", rstd, plan)
     try:
-        weight = _parameter("gamma", gamma, shape, meaning, 1.0)
+        weight = parameter_of("gamma", gamma, plan)
     except ValueError as error:
-        given = grad, x, mean, rstd, gamma, layout, detached, out
+        given = dy, x, mean, rstd, gamma, layout, detached, out
         return _broadcast_backward(weighting, error, *given)
-    dtype = np.result_type(
-        element_type_of(x.dtype).compute_dtype, element_type_of(grad.dtype).compute_dtype
-    )
-    source = _source(weighting, x, layout, dtype)
-    grad = as_kernel_array(
-        grad.astype(dtype, copy=False), element_type_of(dtype), None, layout.kernel_shape
-    )
-    sums = _table(_gradient_sums(dtype.name), source, grad, mean)
-    table, gradients = np.empty((4, *shape)), np.empty((2, *shape))
-    _gradients()(sums, mean, rstd, weight, detached.mean, detached.scale, table, gradients)
-    dgamma, dbeta = gradients
-    inputs = grad, source.selection.keep, source.selection.weights
-    target = output_for(source.array, source.wide, x, out, inputs)
-    arguments = (
-        grad.reshape(-1),
-        *source.selection,
-        *source.columns,
-        table.reshape(-1),
-        target.reshape(-1),
-    )
-    source.run(_dx_kernel(dtype.name), arguments, row_parts(layout.outer, x.size), 3)
-    own = gradient_dtype("gamma", gamma, x.dtype)
-    with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
-        return result_of(target, source.wide, x, out), dgamma.astype(own), dbeta.astype(own)
+    dtype = gradient_dtype("gamma", gamma, x.dtype)
+    # The kernel of the coefficients rounds to one of these two.
+    native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
+    gradients = np.zeros((2, layout.channels), native)
+    selected = _selected(weighting, x, own)
+    target = plan.target(source, x, out, grads, *selected[:2])
+    if plan.elements:
+        coefficients = plan.table(8)
+        scaled, lost = centre_coefficients(plan.element_type)(mean, rstd, coefficients)
+        if lost and x.dtype == _FLOAT64:
+            _restore_means(weighting, x, layout, mean, coefficients)
+        sums = np.empty((3, own.blocks, own.channels))
+        arguments = grads, source, *selected, coefficients
+        of_sums = *arguments, own.block, sums
+        plan.run(family.sums(plan.element_type), of_sums, plan.block_parts, 2)
+        through, inverses = (not detached.mean, not detached.scale), np.empty((2, own.channels))
+        scaled = _gradient_coefficients(plan.element_type)(
+            weight, sums, *through, scaled, inverses, gradients, coefficients
+        )
+        of_dx = *arguments, scaled or None, target, plan.parts
+        plan.run(family.dx(plan.element_type), of_dx, plan.parts, 3)
+    if native is not dtype:
+        with np.errstate(all="ignore"):  # a sum may leave the range of float16
+            gradients = gradients.astype(dtype)
+    return result(target, x, out, None), gradients[0], gradients[1]
 
 
-def _parameter(name: str, value: Any, shape: tuple[int], meaning: str, missing: float) -> Array:
-    """Return gamma or beta in float64."""
-    if value is None:
-        return np.full(shape, missing)
-    return as_parameter(name, value, shape, meaning, _FLOAT64, shape)
+def _restore_means(
+    weighting: Weighting, x: Array, layout: ColumnLayout, mean: Array, table: Array
+) -> None:
+    """Store as `mean_lo` what rounding the saved means lost, as `stored.restore_means` does."""
+    _, exact, exact_lo, _ = _moments(weighting, x, layout)[0]
+    with np.errstate(all="ignore"):
+        lost = (exact - mean) + exact_lo
+        rounding = np.abs(lost) <= MOST_LOST * np.abs(mean)
+        mean_lo = table[3, : mean.size]
+        mean_lo[...] = np.where(rounding, lost * table[0, : mean.size], mean_lo)
 
 
 def _broadcast_backward(

@@ -1,8 +1,8 @@
-"""The kernels of batch norm where elements are left out and none has a weight.
+"""The forward kernels of batch norm where elements are left out or have weights.
 
-They compute as the kernels of `columns.moments_kernels` and `columns.kernels`, but count the
-elements of each channel. A mask `keep` has a byte for each element of x. It is None if no mask is
-given, and `omit` is None if NaN is not left out.
+They compute as the kernels of `columns.moments_kernels` and `columns.kernels`, but add up what the
+elements of each channel weigh. Which elements count is said by `keep`, `weights` and `omit`, as in
+`masked_column_sums`.
 """
 
 import functools
@@ -30,12 +30,19 @@ from numnorm.backends.cpu.memory.nontemporal import (
     fence_after_stores,
     use_nontemporal,
 )
-from numnorm.backends.cpu.simd.access import VectorAccess, full_access, tail_access
+from numnorm.backends.cpu.simd.access import full_access, tail_access
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import has_zero, where_at_most
 from numnorm.backends.cpu.simd.kept import is_kept, where_kept
-from numnorm.backends.cpu.simd.optional import part
+from numnorm.backends.cpu.simd.optional import element, part, present, scaled
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add, store
+from numnorm.backends.cpu.weighted.masked_column_sums import (
+    apart,
+    counted,
+    make_read_selected,
+    make_tile_sums,
+    of_entry,
+)
 from numnorm.backends.cpu.weighted.masked_forward import make_kept_statistics
 from numnorm.backends.formulas.norms import merge_moments, split_sum
 
@@ -50,33 +57,42 @@ _LEAST = 5e-324
 
 @functools.cache
 def _make_exact(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``exact(x, keep, omit, begin, rows, stride, size)``, slow, in float64.
+    """Return a compiled ``exact(x, selected, begin, row, rows, stride, size)``, slow, in float64.
 
-    It returns count, mean, mean_lo and m2 of what is kept of `size` neighbours in each of `rows`
-    rows, for values whose squares leave the range of the compute type. Something must be kept.
+    It returns weight, mean, mean_lo and m2 of what counts of `size` neighbours in each of `rows`
+    rows, for values whose squares leave the range of the compute type. Something must count.
     """
     to_compute = element_type.to_compute
 
+    @inlined
+    def weight_of(selected, row, at, value):
+        keep, weights, omit = selected
+        weight = element(part(of_entry(weights, row), at), 0, 1.0)
+        counts = is_kept(part(keep, at), value, omit) and weight > 0.0
+        return np.float64(weight) if counts else 0.0
+
     @shared
-    def exact(x, keep, omit, begin, rows, stride, size):
+    def exact(x, selected, begin, row, rows, stride, size):
         origin, number, first = 0.0, 0.0, 0.0
         for i in range(rows):
             for at in range(begin + i * stride, begin + i * stride + size):
                 value = to_compute(x[at])
-                if is_kept(part(keep, at), value, omit):
+                weight = weight_of(selected, row + i, at, value)
+                if weight > 0.0:
                     # Around the first one, so that a constant channel has exactly that mean.
                     origin = np.float64(value) if number == 0.0 else origin
-                    first += np.float64(value) - origin
-                    number += 1.0
+                    first += weight * (np.float64(value) - origin)
+                    number += weight
         mean, mean_lo = _split_sum(origin, first / number)
         first, second, extent = 0.0, 0.0, 0.0
         for i in range(rows):
             for at in range(begin + i * stride, begin + i * stride + size):
                 value = to_compute(x[at])
-                if is_kept(part(keep, at), value, omit):
+                weight = weight_of(selected, row + i, at, value)
+                if weight > 0.0:
                     deviation = np.float64(value) - mean
-                    first += deviation
-                    second += deviation * deviation
+                    first += weight * deviation
+                    second += weight * deviation * deviation
                     extent += abs(deviation)
         m2 = second - first * (first / number)
         if m2 <= 0.0:
@@ -86,96 +102,54 @@ def _make_exact(element_type: ElementType) -> Callable[..., Any]:
     return exact
 
 
-def _make_add(element_type: ElementType, access: VectorAccess) -> Callable[..., Any]:
-    """Return a compiled function that adds a vector to its number, deviations and squares."""
-    to_compute, read, given = element_type.to_compute, access.read, access.coefficient
+def _make_deviations(element_type: ElementType) -> Callable[..., Any]:
+    """Return the `make_add` of sums of w, w d and w d**2, with ``d = x - pivot``."""
+    to_compute = element_type.to_compute
 
-    @inlined
-    def add(x, keep, omit, j, active, pivot, one, sums):
-        number, first, second = sums
-        values, kept = to_compute(read(x, j, active)), given(keep, j, active, None)
-        deviation = where_kept(values - pivot, kept, values, omit)
-        number = number + where_kept(one, kept, values, omit)
-        return number, first + deviation, multiply_add(deviation, deviation, second)
+    def make_add(count, *, is_full):
+        read = (full_access(count) if is_full else tail_access(count)).read
+        read_selected = make_read_selected(count, is_full=is_full)
 
-    return add
-
-
-def _make_tile_sums(element_type: ElementType, tile: int) -> Callable[..., Any]:
-    """Return a compiled ``tile_sums(x, keep, omit, begin, rows, stride, width, pivots, sums, to)``.
-
-    It adds rows to three float64 totals of each channel of a tile: the number of what is kept, its
-    deviations from the pivot and their squares. `sums` are zeros before and after.
-    """
-    count, real = element_type.lanes, element_type.compute_type
-    load, zeros = make_load(count), make_zeros(real, count)
-    add_full = _make_add(element_type, full_access(count))
-    add_tail = _make_add(element_type, tail_access(count))
-
-    def make_vector(add):
         @inlined
-        def vector(x, keep, omit, j, stride, rows, active, t, pivots, sums):
-            pivot, one = load(pivots, t), zeros() + real(1)
-            added = zeros(), zeros(), zeros()
-            for r in range(rows):
-                added = add(x, keep, omit, j + r * stride, active, pivot, one, added)
-            store(sums, t, load(sums, t) + added[0])
-            store(sums, tile + t, load(sums, tile + t) + added[1])
-            store(sums, 2 * tile + t, load(sums, 2 * tile + t) + added[2])
+        def add(arrays, selected, j, active, coefficients, one, sums):
+            number, first, second = sums
+            values, pivot = to_compute(read(arrays[0], j, active)), coefficients[0]
+            kept, weight = read_selected(selected, j, active)
+            weights, counts = counted(kept, weight, values, selected[2], one)
+            deviation = where_kept(values - pivot, counts, values, selected[2])
+            weighted = scaled(deviation, present(weight, weights))
+            return number + weights, first + weighted, multiply_add(weighted, deviation, second)
 
-        return vector
+        return add
 
-    full_vector, tail_vector = make_vector(add_full), make_vector(add_tail)
-
-    @inlined
-    def some_rows(x, keep, omit, begin, rows, stride, width, pivots, sums):
-        tail = width % count
-        for t in range(0, width - tail, count):
-            full_vector(x, keep, omit, begin + t, stride, rows, tail, t, pivots, sums)
-        if tail > 0:
-            t = width - tail
-            tail_vector(x, keep, omit, begin + t, stride, rows, tail, t, pivots, sums)
-
-    @shared
-    def tile_sums(x, keep, omit, begin, rows, stride, width, pivots, sums, totals):
-        for i in range(0, rows, tuning.ROWS_BETWEEN_FLUSHES):
-            end = min(i + tuning.ROWS_BETWEEN_FLUSHES, rows)
-            for k in range(i, end, tuning.GROUP_ROWS):
-                group = min(tuning.GROUP_ROWS, end - k)
-                at = begin + k * stride
-                some_rows(x, keep, omit, at, group, stride, width, pivots, sums)
-            for s in range(0, 3 * tile, tile):
-                of_sum, total = window(sums, s, width), window(totals, s, width)
-                for t in range(width):
-                    total[t] += of_sum[t]
-                    of_sum[t] = 0
-
-    return tile_sums
+    return make_add
 
 
 def _make_origins(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function that stores the first value of each channel that is kept.
+    """Return a compiled function that stores the first value of each channel that counts.
 
-    It is 0 where nothing is. `found` are zeros at first, and ones beyond the width.
+    It is 0 where nothing does. `found` are zeros at first, and ones beyond the width.
     """
     count, real = element_type.lanes, element_type.compute_type
     load, zeros, to_compute = make_load(count), make_zeros(real, count), element_type.to_compute
 
     # One access for all vectors: few rows are read, and a second one would double the code.
-    access = tail_access(count)
-    read, given = access.read, access.coefficient
+    read, read_selected = tail_access(count).read, make_read_selected(count, is_full=False)
 
     @shared
-    def origins(x, keep, omit, begin, rows, stride, width, found, pivots):
+    def origins(x, selected, begin, row, rows, stride, width, found, pivots):
+        keep, weights, omit = selected
         one = zeros() + real(1)
         for t in range(0, width, count):
             active, number, pivot, i = min(count, width - t), load(found, t), zeros(), 0
             while i < rows and has_zero(number):
                 j = begin + i * stride + t
-                values, kept = to_compute(read(x, j, active)), given(keep, j, active, None)
-                new = where_kept(values, kept, values, omit)
+                values, of_row = to_compute(read(x, j, active)), of_entry(weights, row + i)
+                kept, weight = read_selected((keep, of_row, omit), j, active)
+                new_weights, counts = counted(kept, weight, values, omit, one)
+                new = where_kept(values, counts, values, omit)
                 pivot = pivot + where_at_most(new, number, real(0))
-                number = number + where_kept(one, kept, values, omit)
+                number = number + new_weights
                 i += 1
             store(pivots, t, pivot)
 
@@ -195,8 +169,9 @@ def _make_improve(element_type: ElementType, tile: int) -> Callable[..., Any]:
         moved = 0
         for t in range(width):
             number, first, second = totals[t], totals[tile + t], totals[2 * tile + t]
-            if number > 0.0 and (not far or 2.0 * first * first > second * number):
-                pivots[t] = real(pivots[t] + first / number)
+            from_pivot = first / number if number > 0.0 else 0.0
+            if number > 0.0 and (not far or 2.0 * first * from_pivot > second):
+                pivots[t] = real(pivots[t] + from_pivot)
                 moved += 1
         return moved
 
@@ -204,14 +179,15 @@ def _make_improve(element_type: ElementType, tile: int) -> Callable[..., Any]:
 
 
 def make_masked_moments_across(element_type: ElementType) -> Kernel:
-    """Return a kernel ``(x, keep, omit, block, table)`` for ``x (outer, channels)``.
+    """Return a kernel ``(x, keep, weights, omit, block, table)`` for ``x (outer, channels)``.
 
-    The ``table (4, blocks, channels)`` gets count, mean, mean_lo and m2 of each block of ``block``
+    The ``table (4, blocks, channels)`` gets weight, mean, mean_lo and m2 of each block of ``block``
     rows.
     """
     tile, real = tuning.COLUMN_TILE_ELEMENTS, element_type.compute_type
     size, smallest = np.int64(tile), element_type.smallest_variance
-    tile_sums, origins = _make_tile_sums(element_type, tile), _make_origins(element_type)
+    tile_sums = make_tile_sums(element_type, _make_deviations(element_type), tile)
+    origins = _make_origins(element_type)
     improve, exact = _make_improve(element_type, tile), _make_exact(element_type)
     tiling_of, tile_of = make_tiles(element_type)
     scratch, scratch_of_totals = make_scratch(real, 4 * tile), make_scratch(np.float64, 3 * tile)
@@ -222,22 +198,27 @@ def make_masked_moments_across(element_type: ElementType) -> Kernel:
             values[t] = 0
 
     @inlined
-    def tile_moments(x, keep, omit, begin, rows, stride, width, pivots, sums, totals, found):
+    def add_rows(x, selected, begin, row, rows, stride, width, pivots, sums, totals):
+        given = (x,), selected, begin, row, rows, stride, width, (pivots,)
+        tile_sums(*given, sums, totals, 0, size)
+
+    @inlined
+    def tile_moments(x, selected, begin, row, rows, stride, width, pivots, sums, totals, found):
         counts, mean, mean_lo, m2 = found
         clear(sums)
         for t in range(width, tile):
             sums[t] = 1
-        origins(x, keep, omit, begin, rows, stride, width, sums, pivots)
+        origins(x, selected, begin, row, rows, stride, width, sums, pivots)
         clear(sums)
         clear(totals)
         few = min(rows, np.int64(tuning.MASKED_PIVOT_ROWS))
-        tile_sums(x, keep, omit, begin, few, stride, width, pivots, sums, totals)
+        add_rows(x, selected, begin, row, few, stride, width, pivots, sums, totals)
         improve(pivots, totals, width, False)
         clear(totals)
-        tile_sums(x, keep, omit, begin, rows, stride, width, pivots, sums, totals)
+        add_rows(x, selected, begin, row, rows, stride, width, pivots, sums, totals)
         if improve(pivots, totals, width, True) > 0:
             clear(totals)
-            tile_sums(x, keep, omit, begin, rows, stride, width, pivots, sums, totals)
+            add_rows(x, selected, begin, row, rows, stride, width, pivots, sums, totals)
         for t in range(width):
             number, first, second = totals[t], totals[tile + t], totals[2 * tile + t]
             from_pivot = first / number if number > 0.0 else 0.0
@@ -245,11 +226,12 @@ def make_masked_moments_across(element_type: ElementType) -> Kernel:
             mean[t], mean_lo[t] = _split_sum(np.float64(pivots[t]), from_pivot)
         for t in range(width):
             if counts[t] > 0.0 and not smallest * counts[t] < m2[t] < np.inf:
-                of_channel = exact(x, keep, omit, begin + t, rows, stride, 1)
+                of_channel = exact(x, selected, begin + t, row, rows, stride, 1)
                 counts[t], mean[t], mean_lo[t], m2[t] = of_channel
 
-    def kernel(x, keep, omit, block, table, first, last):
+    def kernel(x, keep, weights, omit, block, table, first, last):
         count, channels = x.shape
+        selected = keep, weights, omit
         step = table.shape[1] * channels
         peel, tiles = tiling_of(x, size)
         values, totals, flat = scratch(), scratch_of_totals(), as_flat(x)
@@ -266,9 +248,8 @@ def make_masked_moments_across(element_type: ElementType) -> Kernel:
                     window(table, 2 * step + at, width),
                     window(table, 3 * step + at, width),
                 )
-                tile_moments(
-                    flat, keep, omit, begin, rows, channels, width, pivots, sums, totals, found
-                )
+                given = flat, selected, begin, start, rows, channels, width
+                tile_moments(*given, pivots, sums, totals, found)
 
     return make_kernel(f"masked.column_moments.across.{element_type.name}", kernel)
 
@@ -279,24 +260,29 @@ def make_masked_moments_along(element_type: ElementType) -> Kernel:
     real, smallest = element_type.compute_type, element_type.smallest_variance
 
     @inlined
-    def segment_moments(x, keep, omit, begin, size):
-        selected = window(keep, begin, size), None, omit
-        number, mean_hi, mean_lo, m2 = statistics(window(x, begin, size), selected, real(1))
+    def segment_moments(x, selected, i, begin, size):
+        keep, weights, omit = selected
+        each, of_all = apart(of_entry(weights, i))
+        of_segment = window(keep, begin, size), window(each, begin, size), omit
+        number, mean_hi, mean_lo, m2 = statistics(window(x, begin, size), of_segment, real(1))
         if number > 0.0 and not smallest * number < m2 < np.inf:
-            number, mean, lost, m2 = exact(x, keep, omit, begin, 1, size, size)
+            given = x, (keep, each, omit), begin
+            number, mean, lost, m2 = exact(*given, 0, 1, size, size)
         else:
             mean, lost = _split_sum(np.float64(mean_hi), np.float64(mean_lo))
-        return number, (mean, lost, m2)
+        if number > 0.0 and of_all > 0.0:
+            return number * of_all, (mean, lost, m2 * of_all)
+        return 0.0, (0.0, 0.0, 0.0)
 
-    def kernel(x, keep, omit, block, table, first, last):
+    def kernel(x, keep, weights, omit, block, table, first, last):
         outer, channels, inner = x.shape
-        flat = as_flat(x)
+        flat, selected = as_flat(x), (keep, weights, omit)
         for k in range(first, last):
             p, c = k // channels, k % channels
             count, moments = 0.0, (0.0, 0.0, 0.0)
             for i in range(p * block, min((p + 1) * block, outer)):
                 begin = (i * channels + c) * inner
-                number, found = segment_moments(flat, keep, omit, begin, inner)
+                number, found = segment_moments(flat, selected, i, begin, inner)
                 count, moments = _merged(count, moments, number, found)
             table[0, p, c] = count
             table[1, p, c], table[2, p, c], table[3, p, c] = moments
@@ -306,7 +292,7 @@ def make_masked_moments_along(element_type: ElementType) -> Kernel:
 
 @inlined
 def _merged(count: float, moments: Any, other_count: float, other: Any) -> Any:
-    """Return the count and the moments of two groups of values, each of which may be empty."""
+    """Return the weight and the moments of two groups of values, each of which may be empty."""
     if count > 0.0 and other_count > 0.0:
         moments = _merge_moments(count, moments, other_count, other, 1.0)
     elif other_count > 0.0:
@@ -335,7 +321,7 @@ def store_statistics(moments: Any, statistics: Any) -> None:
 def make_masked_fold() -> Function:
     """Return a function ``(table, moments, statistics)``, which merges the blocks of a table.
 
-    The rows of `moments` become count, mean, mean_lo and m2. The rows of `statistics` become mean
+    The rows of `moments` become weight, mean, mean_lo and m2. The rows of `statistics` become mean
     and variance.
     """
 
