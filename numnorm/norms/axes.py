@@ -18,6 +18,7 @@ from numnorm.array_likes import (
 )
 from numnorm.backends import backend_for, backend_of, with_weighting
 from numnorm.backends.contract.backend import RowBackend
+from numnorm.backends.contract.gains import is_gain
 from numnorm.backends.contract.moving import StreamBackend
 from numnorm.backends.contract.norms import Scaling, scaling_by
 from numnorm.backends.contract.weighting import WeightedInput
@@ -145,11 +146,7 @@ class ChannelAxes:
         """Return whether a gain has as many axes as x, without the usual shape."""
         if value is None:
             return False
-        given = as_plain_array(name, value).shape
-        fits = len(given) == len(self._shape) and all(
-            n in (1, most) for n, most in zip(given, self._shape, strict=True)
-        )
-        return fits and given != self.shape
+        return is_gain(as_plain_array(name, value).shape, self._shape, self.shape)
 
     def _with_channels(self, shape: Shape) -> Shape:
         """Return the shape of an array in the order of `fold`, with all channels of x."""

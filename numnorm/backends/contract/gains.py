@@ -33,6 +33,14 @@ class Parameter(NamedTuple):
         check_parameter_shape(self.name, tuple(self.array.shape), self.usual, self.meaning, shape)
 
 
+def is_gain(shape: Shape, of_x: Shape, channels: Shape) -> bool:
+    """Return whether a gain of several channel axes broadcasts, without the usual shape."""
+    fits = len(shape) == len(of_x) and all(
+        n in (1, most) for n, most in zip(shape, of_x, strict=True)
+    )
+    return fits and shape != channels
+
+
 AsArray = Callable[[str, Any], Any]
 """A function of a name and the caller's parameter, which returns an array with a shape."""
 
