@@ -28,6 +28,7 @@ _HOMES = {
         "column_moments",
         "deviation",
         "merged_moments",
+        "placed_rows",
         "streamed_moments",
         "variance",
     ),
