@@ -298,7 +298,7 @@ def make_windows(element: ElementType, saved: ElementType, missing: bool) -> Ker
             place = entry, step + windows.first, column
             sums = window_sums(x, table, absent, place, sequences, windows, scaling.centred)
             mean, rstd = statistics_of(sums[1], sums[2], sums[3], scaling)
-            at = index + (entry + 1) * windows.first * inner
+            at = (entry * steps + place[1]) * inner + column
             value = read(x, at)
             if counts(absent, at, value):
                 write(y, index, ((value - sums[0]) - mean) * rstd)
