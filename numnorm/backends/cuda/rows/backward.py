@@ -192,12 +192,11 @@ def _row_backward(
     except ValueError as error:
 
         def without_gamma(dy: Any) -> Any:
-            none = None, None
-            others = layout, scaling, detached, out
-            return row_backward(norm, dy, x, mean, rstd, *none, *others)[0]
+            given = norm, dy, x, mean, rstd, None, None, layout, scaling, detached, out
+            return row_backward(*given)[0]
 
-        given = norm, grad, x, of_mean, of_rstd, gamma, layout
-        return broadcast_backward(without_gamma, error, *given)
+        saved = of_mean, of_rstd
+        return broadcast_backward(without_gamma, error, norm, grad, x, *saved, gamma, layout)
     source, grads = in_order(x, layout.order), in_order(grad, layout.order)
     inputs = grads, source, of_mean.array, of_rstd.array, scale.array, shift.array
     output = output_like(x, layout.order, out, inputs)

@@ -285,7 +285,8 @@ def axes_of_sizes(axes: StatisticAxes) -> list[int]:
 
 def _places(shape: Shape, axes: StatisticAxes) -> list[Axis]:
     """Return all sizes, with their steps in x and in the statistics."""
-    steps, places = _steps_of(shape), []
+    steps = _steps_of(shape)
+    places: list[Axis] = []
     sizes = [size for parts in axes.sizes for size in parts]
     own = _steps_of([1 if s else n for n, s in zip(sizes, axes.shared, strict=True)])
     of_statistic = [0 if s else step for s, step in zip(axes.shared, own, strict=True)]
