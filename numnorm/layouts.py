@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape, brief, check_integer
 
@@ -282,3 +282,48 @@ def _check_ndim(name: str, shape: Shape, least: int) -> None:
     if len(shape) < least:
         got = "a scalar" if least == 1 else len(shape)
         raise ValueError(f"{name} must have at least {_axes(least)}, got {got}")
+
+
+# Along which axes statistics are the same
+
+
+class StatisticAxes(NamedTuple):
+    """Along which axes of x the statistics are the same.
+
+    Attributes
+    ----------
+    order : tuple of int
+        The order in which kernels see the axes of x.
+    sizes : tuple of tuple of int
+        The size of each axis in this order; of an axis that holds groups of channels, two sizes.
+    shared : tuple of bool
+        For each size, whether all elements along it have the same statistics.
+    """
+
+    order: tuple[int, ...]
+    sizes: tuple[Shape, ...]
+    shared: tuple[bool, ...]
+
+
+def axes_of_rows(shape: Shape, order: tuple[int, ...] | None, rows: int) -> StatisticAxes:
+    """Return the axes of statistics of rows, in which the first axes in this order are rows."""
+    order, before = order or tuple(range(len(shape))), 1
+    sizes: list[Shape] = []
+    shared: list[bool] = []
+    for n in (shape[axis] for axis in order):
+        each = rows // max(before, 1)
+        split = 1 < each < n  # groups of channels
+        sizes.append((each, n // each) if split else (n,))
+        shared += (False, True) if split else (each < n,)
+        before = min(before * n, rows)
+    return StatisticAxes(order, tuple(sizes), tuple(shared))
+
+
+def axes_of_channels(shape: Shape, outer: int, channels: int) -> StatisticAxes:
+    """Return the axes of statistics of channels, before which there are `outer` elements."""
+    before, own = 1, 0
+    while before != outer or shape[own] != channels:
+        before *= shape[own]
+        own += 1
+    sizes, shared = tuple((n,) for n in shape), tuple(axis != own for axis in range(len(shape)))
+    return StatisticAxes(tuple(range(len(shape))), sizes, shared)

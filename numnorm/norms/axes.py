@@ -18,7 +18,8 @@ from numnorm.array_likes import (
 )
 from numnorm.backends import backend_for, backend_of, with_weighting
 from numnorm.backends.contract.backend import RowBackend
-from numnorm.backends.contract.moving import StreamBackend
+from numnorm.backends.contract.gains import is_gain
+from numnorm.backends.contract.moving import MovingBackend
 from numnorm.backends.contract.norms import Scaling, scaling_by
 from numnorm.backends.contract.weighting import WeightedInput
 from numnorm.layouts import MovingLayout, RowLayout, moving_layout, normalized_axes, row_layout
@@ -145,11 +146,7 @@ class ChannelAxes:
         """Return whether a gain has as many axes as x, without the usual shape."""
         if value is None:
             return False
-        given = as_plain_array(name, value).shape
-        fits = len(given) == len(self._shape) and all(
-            n in (1, most) for n, most in zip(given, self._shape, strict=True)
-        )
-        return fits and given != self.shape
+        return is_gain(as_plain_array(name, value).shape, self._shape, self.shape)
 
     def _with_channels(self, shape: Shape) -> Shape:
         """Return the shape of an array in the order of `fold`, with all channels of x."""
@@ -218,9 +215,8 @@ def _known(
 
 def resolve_moving(
     x: Any, axis: Any, checked: Callable[..., Any], options: tuple[Any, ...]
-) -> tuple[StreamBackend, Any, MovingLayout, Any]:
+) -> tuple[MovingBackend, Any, MovingLayout, Any]:
     """Return the backend of x, x in a float dtype, its sequences, and ``checked(*options)``."""
-    backend: Any  # that of a device has no streams, and says so
     if type(x) is _NDARRAY:
         try:
             backend, layout, result = _known_moving(x.shape, x.dtype, axis, checked, *options)

@@ -299,14 +299,14 @@ def _placed(part: GroupMoments, labels: Any) -> Moments:
     if "dask" in modules and any_lazy(*part.moments):
         moments: Moments = lazy_twin("placed")(part.moments, *rows_of(part.labels, labels))
         return moments
+    rows, there = rows_of(part.labels, labels)
     fields = {}
     for name, field in part.moments._asdict().items():
-        if field is not None:
-            if is_on_device(field):
-                raise NotImplementedError(
-                    "merge of the moments of labels is not supported on a device: "
-                    "copy them to the host"
-                )
+        if field is not None and is_on_device(field):
+            backend: Any
+            backend, array = backend_for(field, name)
+            fields[name] = backend.placed_rows(array, np.where(there, rows, -1))
+        elif field is not None:
             array = as_plain_array("moments", field)
             fields[name] = np.zeros((len(labels), *array.shape[1:]))
             fields[name][np.searchsorted(labels, part.labels)] = array

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any, NamedTuple, Protocol
 
+from numnorm.arguments import check_integer
 from numnorm.layouts import MovingLayout
 
 
@@ -120,7 +121,7 @@ class ExponentialState(NamedTuple):
     weight : float or array of float64
         The sum of the weights of all steps so far, 0 before the first one; without `adjust`, the
         weight that the statistics have kept since the last value. One for each channel if values
-        were missing.
+        were missing, and on a device.
     mean, mean_lo, variance : array of float64
         The statistics of each channel, of the shape of x without the axis; ``mean_lo`` is what the
         mean lost when it was rounded.
@@ -137,6 +138,21 @@ class ExponentialState(NamedTuple):
     mean: Any
     mean_lo: Any
     variance: Any
+
+
+def checked_steps(state: MovingState, values: Any, x: Any, axis: int, window: int) -> int:
+    """Return the steps of a state, if its values, an array, fit a chunk x and a window."""
+    steps = check_integer("state.steps", state.steps, 0)
+    shape, held = list(x.shape), tuple(values.shape)
+    shape[axis] = held[axis] if len(held) == len(shape) else 0
+    if held != tuple(shape) or values.dtype != x.dtype:
+        raise ValueError(
+            f"state must be of chunks like x, which has shape {x.shape} and dtype {x.dtype.name}, "
+            f"got values of shape {held} and dtype {values.dtype.name}"
+        )
+    if shape[axis] != min(window - 1, steps):
+        raise ValueError(f"state must be of a window of {window} steps, got one of another window")
+    return steps
 
 
 class MovingBackend(Protocol):
@@ -169,10 +185,6 @@ class MovingBackend(Protocol):
     ) -> Any:
         """Return dx for the caller."""
 
-
-class StreamBackend(MovingBackend, Protocol):
-    """The same chunk by chunk, and the result of PCEN: the CPU's alone."""
-
     def moving_step(
         self, x: Any, state: MovingState | None, layout: MovingLayout, windows: Windows, out: Any
     ) -> tuple[Any, MovingState]:
@@ -188,6 +200,10 @@ class StreamBackend(MovingBackend, Protocol):
         save: bool,
     ) -> tuple[tuple[Any, Any, Any], ExponentialState]:
         """Return what `exponential_forward` returns for the next chunk, and the state after it."""
+
+
+class PcenBackend(MovingBackend, Protocol):
+    """What PCEN needs besides: the CPU's alone."""
 
     def rounded(self, array: Any, dtype: Any, out: Any) -> Any:
         """Return a result of NumPy in a dtype for the caller; in `out`, if that is given."""

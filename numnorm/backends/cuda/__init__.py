@@ -3,8 +3,6 @@
 import importlib
 from typing import Any
 
-from numnorm.backends.cuda.moving import OF_STREAMS, STREAMS
-
 _HOMES = {
     "arrays.device_array": ("as_float_array",),
     "arrays.label_parts": ("DeviceLabelParts",),
@@ -28,11 +26,12 @@ _HOMES = {
         "column_moments",
         "deviation",
         "merged_moments",
+        "placed_rows",
         "streamed_moments",
         "variance",
     ),
-    "moving.exponential": ("exponential_backward", "exponential_forward"),
-    "moving.windows": ("moving_backward", "moving_forward"),
+    "moving.exponential": ("exponential_backward", "exponential_forward", "exponential_step"),
+    "moving.windows": ("moving_backward", "moving_forward", "moving_step"),
     "rows.backward": ("row_backward",),
     "rows.forward": ("row_forward",),
     "recurrent.sequences": (
@@ -65,8 +64,6 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in OF_STREAMS:
-        raise NotImplementedError(STREAMS)
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(part(_HOME_OF[name], "arrays of a CUDA device"), name)

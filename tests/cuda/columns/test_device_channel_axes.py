@@ -83,6 +83,32 @@ def test_labels(imported):
     assert_close(numnorm.batch_norm_backward(*given, **options), wanted, 1e-5)
 
 
+@pytest.mark.parametrize("counting", [{}, {"where": KEEP, "nan_policy": "omit"}])
+@pytest.mark.parametrize("shape", [(3, 1, 1, 1), (1, 5, 1, 2), (3, 5, 4, 2), (1, 1, 4, 1)])
+@pytest.mark.parametrize("axes", AXES[:3])
+def test_gains_that_broadcast(axes, shape, counting, imported):
+    take, (x, dy, *_) = imported("torch").take, arrays(axes)
+    gamma, beta = draw(shape, seed=2), draw((1, 5, 1, 1), seed=3)
+    options = {"channel_axis": axes} | counting
+    expected = numnorm.batch_norm_forward(x, gamma, beta, **options)
+    assert_close(numnorm.batch_norm_forward(*map(take, (x, gamma, beta)), **options), expected)
+    wanted = numnorm.batch_norm_backward(dy, x, *expected[1:], gamma, **options)
+    given = map(take, (dy, x, expected.mean, expected.rstd, gamma))
+    assert_close(numnorm.batch_norm_backward(*given, **options), wanted, 1e-5)
+
+
+@pytest.mark.parametrize("axes", [(1, 2), (0, 2)])
+def test_a_gain_that_broadcasts_in_every_library(axes, library):
+    take, (x, dy, *_) = library.take, arrays(axes)
+    gamma = draw((3, 5, 1, 1), seed=2)
+    expected = numnorm.batch_norm_forward(x, gamma, channel_axis=axes)
+    found = numnorm.batch_norm_forward(take(x), take(gamma), channel_axis=axes)
+    assert_close(found, expected)
+    wanted = numnorm.batch_norm_backward(dy, x, *expected[1:], gamma, channel_axis=axes)
+    given = map(take, (dy, x, expected.mean, expected.rstd, gamma))
+    assert_close(numnorm.batch_norm_backward(*given, channel_axis=axes), wanted, 1e-5)
+
+
 def test_errors(imported):
     take, (x, _, gamma, _) = imported("cupy").take, arrays((1, 2))
     for error, message, given in [

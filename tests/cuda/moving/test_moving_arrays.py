@@ -325,7 +325,7 @@ def test_statistics_of_jax_without_float64(imported):
 @pytest.mark.parametrize("name", NORMS)
 def test_errors(imported, name):
     library = imported("torch")
-    x, keep = library.take(draw(20)), mask(20)
+    x = library.take(draw(20))
     forward, backward = getattr(numnorm, name), getattr(numnorm, f"{name}_backward")
     with pytest.raises(NotImplementedError, match=r"^nan_policy='raise' is not supported"):
         forward(x, 1, nan_policy="raise")
@@ -338,8 +338,3 @@ def test_errors(imported, name):
         backward(library.take(draw(19)), x, x, x, 1)
     with pytest.raises(ValueError, match=r"^out must have shape"):
         forward(x, 1, out=library.take(draw(19)))
-    for options in ({}, {"where": library.take(keep)}):
-        with pytest.raises(
-            NotImplementedError, match=r"^steps of streams are not supported on a device"
-        ):
-            getattr(numnorm, f"{name}_step")(x, 1, **options)

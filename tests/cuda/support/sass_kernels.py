@@ -159,6 +159,7 @@ def moving_kernels():
     """Yield the kernels of moving norms, whose statistics are float64 numbers for all elements."""
     from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
     from numnorm.backends.cuda.moving import exponential_kernels as exponential
+    from numnorm.backends.cuda.moving import stream_kernels as streams
     from numnorm.backends.cuda.moving import window_kernels as windows
 
     elements = ELEMENT_TYPES.values()
@@ -175,6 +176,10 @@ def moving_kernels():
         yield f"moving exponential {what}", exponential.make_exponential(*kinds)
         gradients = exponential.make_exponential_gradients(*kinds)
         yield f"moving exponential, backward {what}", gradients
+    for missing in (False, True):
+        what = f"float32{', steps missing' if missing else ''}"
+        yield f"moving steps of a stream joined {what}", streams.make_joined(FLOAT32, missing)
+        yield f"moving last steps of a stream {what}", streams.make_last_steps(FLOAT32, missing)
     yield "moving counts of windows float32, in float64", windows.make_window_counts(FLOAT32)
     for missing, element in ((False, FLOAT64), (True, FLOAT32)):
         shares = exponential.make_shares(element, missing)
@@ -461,11 +466,34 @@ def statistic_kernels():
     yield "statistics reciprocal, float32 to float64", statistics.make_reciprocal(FLOAT32)
     yield "statistics converted, float64 to float32", statistics.make_converted(FLOAT64, FLOAT32)
     yield "statistics root, float64", statistics.make_root(FLOAT64)
-    yield "statistics of rows added up, float64", make_row_totals(FLOAT64)
-    yield "statistics of rows added up, float32", make_row_totals(FLOAT32)
+    yield "statistics of rows added up, float64", make_row_totals(FLOAT64, FLOAT64)
+    yield "statistics of rows added up, float32", make_row_totals(FLOAT32, FLOAT32)
     yield "statistics of two, float64", statistics.make_two_moments()
     yield "statistics merged in a tree, float64", make_merged_moments(fold_shape(64))
     yield "statistics merged in order, float64", make_merged_moments(IN_ORDER)
+
+
+def broadcast_kernels():
+    """Yield the kernels of gammas and betas that broadcast, whose gradients are float64 sums."""
+    from numnorm.backends.cuda.arrays.row_totals import make_row_totals
+    from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
+    from numnorm.backends.cuda.statistics import broadcast_kernels as gains
+
+    for element in ELEMENT_TYPES.values():
+        wide = FLOAT64 if element is FLOAT64 else FLOAT32
+        for axes in (1, 4):
+            kinds = wide, element, element, element, element
+            yield f"gains of {axes} axes {element.name}", gains.make_gained(*kinds, axes)
+            kernel = gains.make_gained(element, element, None, element, wide, axes)
+            yield f"gains of {axes} axes backward {element.name}", kernel
+    for element, axes in itertools.product((FLOAT32, FLOAT64), (1, 3)):
+        what = f"{element.name} in float64, {axes} axes"
+        kinds = element, element, FLOAT64, axes, axes
+        yield f"sums of gains backward {what}", gains.make_broadcast_sums(*kinds)
+        kinds = element, None, FLOAT64, axes, axes
+        yield f"distances from means backward {what}", gains.make_broadcast_sums(*kinds)
+    yield "lost digits of means backward float64", gains.make_lost_means(FLOAT64)
+    yield "statistics of rows added up, float64 to float32", make_row_totals(FLOAT64, FLOAT32)
 
 
 def user_kernels():
@@ -484,6 +512,7 @@ FAMILIES = (
     column_kernels,
     weighted_column_kernels,
     statistic_kernels,
+    broadcast_kernels,
     user_kernels,
     cell_kernels,
     gru_kernels,

@@ -124,6 +124,14 @@ def load_flag(address, index):
     return ctypes.c_uint8.from_address(location).value != 0
 
 
+def store_flag(address, index, value):
+    if not isinstance(value, bool | np.bool_):
+        raise SimulationError(f"{type(value)} stored as a flag")
+    location = int(address) + int(index)
+    _check_access(address, location, 1)
+    ctypes.c_uint8.from_address(location).value = bool(value)
+
+
 @functools.cache
 def make_store_one(element, *, shared=False):
     memory = _make_memory(element, 1, shared)

@@ -80,8 +80,32 @@ def test_moments_of_labels_normalize_what_follows(products):
         for statistics in (found, on_host):
             there = numnorm.batch_norm(take(later), labels=labels, statistics=statistics)
             assert_close(host([there]), [y])
-    with pytest.raises(NotImplementedError, match="copy them to the host"):
-        found.merge(found)
+
+
+@pytest.mark.parametrize("shape, options", [
+    ((6, 5), {}),
+    ((6, 5), {"weights": np.arange(1.0, 7.0)}),
+    ((6, 2, 3), {"channel_axis": (1, 2)}),
+])  # fmt: skip
+def test_moments_of_labels_are_merged_where_they_lie(shape, options, products):
+    take, x, other = products.take, draw(shape), draw((4, *shape[1:]), seed=1)
+    others = np.array(["d", "a", "a", "b"])
+    of_other = {k: v[:4] if k == "weights" else v for k, v in options.items()}
+    one = numnorm.batch_moments(x, labels=LABELS, **options)
+    two = numnorm.batch_moments(other, labels=others, **of_other)
+    one_there = numnorm.batch_moments(take(x), labels=LABELS, **options)
+    two_there = numnorm.batch_moments(take(other), labels=others, **of_other)
+    after = {"labels": others, "after": one_there, **of_other}
+    for found, expected in [
+        (one_there.merge(two_there), one.merge(two)),
+        (two_there.merge(one_there), two.merge(one)),
+        (numnorm.batch_moments(take(other), **after), one.merge(two)),
+    ]:
+        np.testing.assert_array_equal(found.labels, expected.labels)
+        assert all(type(field) is type(take(x)) for field in found.moments)
+        assert_close(host(found.moments), expected.moments)
+    with pytest.raises(TypeError, match="mean must be"):
+        one_there.merge(two)
 
 
 def test_moments_with_counts(library):

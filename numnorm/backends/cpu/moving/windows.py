@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import check_integer
 from numnorm.array_likes import as_plain_array, check_out
-from numnorm.backends.contract.moving import MovingState, Windows, ends_of
+from numnorm.backends.contract.moving import MovingState, Windows, checked_steps, ends_of
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.memory.host_arrays import Array
@@ -288,7 +287,8 @@ def _step(
     window, axis = windows.window, layout.axis
     if state is None:
         state = MovingState(0, x[_last(layout, 0)])
-    done, before = _checked(state, x, layout, window)
+    before = as_plain_array("state.values", state.values)
+    done = checked_steps(state, before, x, axis, window)
     steps, held = done + layout.steps, before.shape[axis]
     together = np.concatenate((before, x), axis=axis)
     last = _last(layout, min(window - 1, steps))
@@ -329,19 +329,3 @@ def _kept(state: MovingState, before: Array) -> Array:
 def _last(layout: MovingLayout, count: int) -> tuple[slice, ...]:
     """Return the index of the last steps."""
     return (*[slice(None)] * layout.axis, slice(-count, None) if count else slice(0))
-
-
-def _checked(state: MovingState, x: Array, layout: MovingLayout, window: int) -> tuple[int, Array]:
-    """Return the steps and the values of a state, if they fit a chunk and a window."""
-    steps = check_integer("state.steps", state.steps, 0)
-    values = as_plain_array("state.values", state.values)
-    shape = list(x.shape)
-    shape[layout.axis] = values.shape[layout.axis] if values.ndim == x.ndim else 0
-    if values.shape != tuple(shape) or values.dtype != x.dtype:
-        raise ValueError(
-            f"state must be of chunks like x, which has shape {x.shape} and dtype {x.dtype}, got "
-            f"values of shape {values.shape} and dtype {values.dtype}"
-        )
-    if shape[layout.axis] != min(window - 1, steps):
-        raise ValueError(f"state must be of a window of {window} steps, got one of another window")
-    return steps, values

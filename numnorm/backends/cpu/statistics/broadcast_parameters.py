@@ -1,10 +1,4 @@
-"""Gamma and beta that broadcast against x, such as one gain for each sample.
-
-They are applied outside the kernels, which take a parameter for each channel or each element of a
-row and compute the rest. Such a parameter has as many axes as x: with fewer, a shape that is a
-mistake (the shape of other axes, or a number meant for another argument) would often broadcast,
-too.
-"""
+"""Gamma and beta that broadcast against x: they are applied outside the kernels, by NumPy."""
 
 import math
 from collections.abc import Iterator
@@ -12,8 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import Shape, broadcasts, check_float, check_parameter_shape, check_shape
+from numnorm.arguments import Shape, check_float, check_shape
 from numnorm.array_likes import as_plain_array, check_out
+from numnorm.backends.contract.gains import (
+    Parameter,
+    check_any,
+    parameters_of_channels,
+    parameters_of_rows,
+)
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.memory.host_arrays import (
@@ -25,16 +25,13 @@ from numnorm.backends.cpu.memory.host_arrays import (
 )
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
-from numnorm.layouts import ColumnLayout, RowLayout
-
-
-class Parameter(NamedTuple):
-    """A parameter as the caller gave it, the shape that kernels take, and what that shape is."""
-
-    name: str
-    value: Any
-    usual: Shape
-    meaning: str
+from numnorm.layouts import (
+    ColumnLayout,
+    RowLayout,
+    StatisticAxes,
+    axes_of_channels,
+    axes_of_rows,
+)
 
 
 class View(NamedTuple):
@@ -60,36 +57,17 @@ class View(NamedTuple):
 
     def parameter(self, parameter: Parameter, dtype: np.dtype[Any]) -> Array | None:
         """Return a copy of a parameter that broadcasts against x; None for None."""
-        name, value, usual, meaning = parameter
-        if value is None:
+        array = parameter.array
+        if array is None:
             return None
-        array = as_plain_array(name, value)
-        check_float(name, array.dtype)
+        check_float(parameter.name, array.dtype)
         with np.errstate(all="ignore"):  # a float64 beyond float32 becomes infinite
             converted = np.array(array, dtype)
-        if is_broadcast(parameter, self.shape):
+        if parameter.is_broadcast(self.shape):
             return converted
-        check_parameter_shape(name, array.shape, usual, meaning, self.shape)
+        parameter.check_usual(self.shape)
         size = array.size // max(self.channels, 1)
         return self.spread(converted.reshape(self.channels, size))
-
-
-def is_broadcast(parameter: Parameter, shape: Shape) -> bool:
-    """Return whether a parameter broadcasts against x of a given shape, without the usual shape."""
-    if parameter.value is None:
-        return False
-    given = as_plain_array(parameter.name, parameter.value).shape
-    return broadcasts(given, parameter.usual, shape)
-
-
-def check_any(parameters: list[Parameter], shape: Shape, error: ValueError) -> None:
-    """Raise the error of a kernel's caller unless a parameter broadcasts against x."""
-    if not any(is_broadcast(parameter, shape) for parameter in parameters):
-        for name, value, usual, meaning in parameters:
-            if value is not None:
-                of_value = as_plain_array(name, value).shape
-                check_parameter_shape(name, of_value, usual, meaning, shape)
-        raise error
 
 
 def scale_and_shift(y: Array, gamma: Array | None, beta: Array | None) -> None:
@@ -108,64 +86,25 @@ def scaled(dy: Array, gamma: Array, dtype: np.dtype[Any]) -> Array:
         return np.multiply(dy, gamma, out=result, casting="unsafe")
 
 
-class StatisticAxes(NamedTuple):
-    """Along which axes of x the statistics are the same.
-
-    Attributes
-    ----------
-    order : tuple of int
-        The order in which kernels see the axes of x.
-    sizes : tuple of tuple of int
-        The size of each axis in this order; of an axis that holds groups of channels, two sizes.
-    shared : tuple of bool
-        For each size, whether all elements along it have the same statistics.
-    """
-
-    order: tuple[int, ...]
-    sizes: tuple[Shape, ...]
-    shared: tuple[bool, ...]
-
-    def arranged(self, array: Array) -> Array:
-        """Return a view of an array that broadcasts against x, with an axis for each size."""
-        moved = array.transpose(self.order)
-        sizes: list[int] = []
-        for n, parts in zip(moved.shape, self.sizes, strict=True):
-            sizes += parts if n == math.prod(parts) else (1,) * len(parts)
-        return moved.reshape(sizes)
-
-    def statistic(self, values: Array) -> Array:
-        """Return statistics so that they broadcast against arranged arrays."""
-        sizes = sum(self.sizes, ())
-        return values.reshape([1 if s else n for n, s in zip(sizes, self.shared, strict=True)])
-
-    def in_shape(self, array: Array, shape: Shape) -> Array:
-        """Return an arranged array in the shape that it had."""
-        moved = array.reshape([shape[axis] for axis in self.order])
-        return moved.transpose(np.argsort(self.order))
+def _arranged(array: Array, axes: StatisticAxes) -> Array:
+    """Return a view of an array that broadcasts against x, with an axis for each size."""
+    moved = array.transpose(axes.order)
+    sizes: list[int] = []
+    for n, parts in zip(moved.shape, axes.sizes, strict=True):
+        sizes += parts if n == math.prod(parts) else (1,) * len(parts)
+    return moved.reshape(sizes)
 
 
-def axes_of_rows(shape: Shape, order: tuple[int, ...] | None, rows: int) -> StatisticAxes:
-    """Return the axes of statistics of rows, in which the first axes in this order are rows."""
-    order, before = order or tuple(range(len(shape))), 1
-    sizes: list[Shape] = []
-    shared: list[bool] = []
-    for n in (shape[axis] for axis in order):
-        each = rows // max(before, 1)
-        split = 1 < each < n  # groups of channels
-        sizes.append((each, n // each) if split else (n,))
-        shared += (False, True) if split else (each < n,)
-        before = min(before * n, rows)
-    return StatisticAxes(order, tuple(sizes), tuple(shared))
+def _of_statistic(values: Array, axes: StatisticAxes) -> Array:
+    """Return statistics so that they broadcast against arranged arrays."""
+    sizes = sum(axes.sizes, ())
+    return values.reshape([1 if s else n for n, s in zip(sizes, axes.shared, strict=True)])
 
 
-def axes_of_channels(shape: Shape, outer: int, channels: int) -> StatisticAxes:
-    """Return the axes of statistics of channels, before which there are `outer` elements."""
-    before, own = 1, 0
-    while before != outer or shape[own] != channels:
-        before *= shape[own]
-        own += 1
-    sizes, shared = tuple((n,) for n in shape), tuple(axis != own for axis in range(len(shape)))
-    return StatisticAxes(tuple(range(len(shape))), sizes, shared)
+def _in_shape(array: Array, shape: Shape, axes: StatisticAxes) -> Array:
+    """Return an arranged array in the shape that it had."""
+    moved = array.reshape([shape[axis] for axis in axes.order])
+    return moved.transpose(np.argsort(axes.order))
 
 
 def parameter_gradients(
@@ -185,11 +124,11 @@ def parameter_gradients(
     """
     if not x.size:
         return np.zeros(gamma.shape, dtype), np.zeros(gamma.shape, dtype)
-    arrays = axes.arranged(dy), axes.arranged(x)
-    keep = None if keep is None else axes.arranged(keep)
-    mean, rstd = (None if a is None else axes.statistic(a) for a in statistics)
+    arrays = _arranged(dy, axes), _arranged(x, axes)
+    keep = None if keep is None else _arranged(keep, axes)
+    mean, rstd = (None if a is None else _of_statistic(a, axes) for a in statistics)
     assert rstd is not None
-    shape = axes.arranged(gamma).shape
+    shape = _arranged(gamma, axes).shape
     # The sum of -0.0 and a number is that number, whatever its sign.
     dgamma, dbeta = np.full((2, *shape), -0.0)
     with np.errstate(all="ignore"):
@@ -204,7 +143,7 @@ def parameter_gradients(
                 xhat[~keep[block]] = grad[~keep[block]] = 0.0
             for total, terms in ((dgamma, xhat), (dbeta, grad)):
                 _add_to(total, terms, block)
-        dgamma, dbeta = (axes.in_shape(a, gamma.shape).astype(dtype) for a in (dgamma, dbeta))
+        dgamma, dbeta = (_in_shape(a, gamma.shape, axes).astype(dtype) for a in (dgamma, dbeta))
         return dgamma, dbeta
 
 
@@ -260,7 +199,7 @@ def forward_of_rows(
     save: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return what `row_forward` returns; raise its error if no parameter broadcasts."""
-    parameters = _parameters_of_rows(norm, gamma, beta, layout)
+    parameters = parameters_of_rows(norm, gamma, beta, layout, as_plain_array)
     check_any(parameters, x.shape, error)
     element_type = element_type_of(x.dtype)
     compute_dtype = element_type.compute_dtype
@@ -298,7 +237,7 @@ def backward_of_rows(
 
     `keep` is a mask of the shape of x, False where an element is left out.
     """
-    parameters = _parameters_of_rows(norm, gamma, None, layout)
+    parameters = parameters_of_rows(norm, gamma, None, layout, as_plain_array)
     check_any(parameters, x.shape, error)
     dtype = gradient_dtype(norm.names.gamma, gamma, x.dtype)
     compute_dtype = element_type_of(x.dtype).compute_dtype
@@ -322,16 +261,6 @@ def backward_of_rows(
     return rounded(dx, x.dtype, out), *gradients
 
 
-def _parameters_of_rows(norm: Norm, gamma: Any, beta: Any, layout: RowLayout) -> list[Parameter]:
-    if not norm.parameters:
-        return []
-    shape, meaning = layout.parameter_shape, layout.parameter_meaning
-    return [
-        Parameter(norm.names.gamma, gamma, shape, meaning),
-        Parameter("beta", beta, shape, meaning),
-    ]
-
-
 # Batch norm
 
 
@@ -349,7 +278,7 @@ def forward_of_channels(
     out: Any,
 ) -> tuple[Array, Array]:
     """Return what `column_forward` returns; raise its error if no parameter broadcasts."""
-    parameters = _parameters_of_channels(gamma, beta, layout)
+    parameters = parameters_of_channels(gamma, beta, layout, as_plain_array)
     check_any(parameters, x.shape, error)
     compute_dtype = element_type_of(x.dtype).compute_dtype
     view = View(x.shape, None, layout.channels, layout.inner)
@@ -380,7 +309,7 @@ def backward_of_channels(
 
     `keep` is a mask of the shape of x, False where an element is left out.
     """
-    parameters = _parameters_of_channels(gamma, None, layout)
+    parameters = parameters_of_channels(gamma, None, layout, as_plain_array)
     check_any(parameters, x.shape, error)
     dtype = gradient_dtype("gamma", gamma, x.dtype)
     compute_dtype = element_type_of(x.dtype).compute_dtype
@@ -396,8 +325,3 @@ def backward_of_channels(
     wide = x.astype(compute_dtype, copy=False)
     dx = column_backward(grad, wide, mean, rstd, None, layout, detached, grad)[0]
     return rounded(dx, x.dtype, out), *gradients
-
-
-def _parameters_of_channels(gamma: Any, beta: Any, layout: ColumnLayout) -> list[Parameter]:
-    shape, meaning = (layout.channels,), "the channels of x"
-    return [Parameter("gamma", gamma, shape, meaning), Parameter("beta", beta, shape, meaning)]

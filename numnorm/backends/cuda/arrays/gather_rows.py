@@ -106,18 +106,19 @@ def in_wider_dtype(
     dy and x have different dtypes. Each gradient is rounded once.
     """
     wide = FLOAT64 if FLOAT64 in (dy.element, x.element) else FLOAT32
-    dy = _in_dtype(dy, wide)
+    dy = in_dtype(dy, wide)
     if wide == x.element:
         return backward(dy, x, out)
     output = output_like(x, None, out, ())
-    source = _in_dtype(x, wide)
+    source = in_dtype(x, wide)
     dx, *gradients = backward(dy, source, None)
     source = dataclasses.replace(source, array=x.lib.contiguous(dx))
     write_rows(source, x.element, x.shape, output.target)
     return result(output, x, None), *gradients
 
 
-def _in_dtype(x: DeviceArray, into: ElementType) -> DeviceArray:
+def in_dtype(x: DeviceArray, into: ElementType) -> DeviceArray:
+    """Return x with elements of another type, in new memory unless it has them."""
     if x.element == into:
         return x
     source = dataclasses.replace(x, array=x.lib.contiguous(x.array))

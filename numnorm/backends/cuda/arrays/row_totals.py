@@ -17,13 +17,13 @@ from numnorm.backends.cuda.compiler.target import (
 _THREADS = 128
 
 
-def make_row_totals(of: ElementType) -> Kernel:
+def make_row_totals(of: ElementType, into: ElementType) -> Kernel:
     """Return the kernel of the sums over the rows of a matrix, each rounded once.
 
     It takes the addresses of the matrix and of the sums, and the numbers of rows and columns.
     """
-    load, store = make_load_one(of), make_store_one(of)
-    wide, rounded, zero = FLOAT64.compute_type, of.compute_type, constant(FLOAT64, 0.0)
+    load, store = make_load_one(of), make_store_one(into)
+    wide, rounded, zero = FLOAT64.compute_type, into.compute_type, constant(FLOAT64, 0.0)
 
     def kernel(matrix, sums, rows, columns):
         column = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
@@ -40,9 +40,15 @@ _row_totals = functools.cache(make_row_totals)
 
 
 def write_row_totals(
-    x: DeviceArray, of: ElementType, matrix: Any, sums: Any, rows: int, columns: int
+    x: DeviceArray,
+    of: ElementType,
+    matrix: Any,
+    sums: Any,
+    rows: int,
+    columns: int,
+    into: ElementType | None = None,
 ) -> None:
-    """Write the sums over the rows of a matrix, which lies where x does."""
+    """Write the sums over the rows of a matrix, which lies where x does, in its type or another."""
     if columns:
         blocks = -(-columns // _THREADS)
-        launch(_row_totals(of), blocks, x, (matrix, sums), (rows, columns))
+        launch(_row_totals(of, into or of), blocks, x, (matrix, sums), (rows, columns))

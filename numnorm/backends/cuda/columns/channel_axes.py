@@ -8,8 +8,11 @@ import numpy as np
 
 from numnorm.arguments import Shape, check_shape
 from numnorm.array_likes import is_on_device
+from numnorm.backends.contract.gains import is_gain
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, as_companion
+from numnorm.backends.cuda.arrays.launch import on_device_of
+from numnorm.backends.cuda.arrays.row_totals import write_row_totals
 from numnorm.backends.cuda.statistics import stored
 
 
@@ -103,12 +106,40 @@ class DeviceChannelAxes:
         return library.reshaped(library.contiguous(value), (math.prod(self.shape),))
 
     def flat_gain(self, name: str, value: Any) -> Any:
-        """Return a gain or bias with one axis of channels."""
-        return self.flat(name, value)
+        """Return a gain or bias with one axis of channels, and with the others if it broadcasts."""
+        if value is None or not is_gain(value.shape, self.whole.shape, self.shape):
+            return self.flat(name, value)
+        library = as_companion(name, value, self.whole).lib
+        moved = library.permuted(value, self.order)
+        full = self._with_channels(library.shape(moved))
+        after = full[self.axis + len(self.shape) :]
+        merged = *full[: self.axis], math.prod(self.shape), *after
+        with on_device_of(self.whole):
+            return library.reshaped(library.broadcast(moved, full), merged)
 
     def gain_gradient(self, gradient: Any, gamma: Any) -> Any:
-        """Return the gradient of a gain or bias in the shape of the channels."""
-        return self.unflat(gradient)
+        """Return the gradient of a gain or bias in the shape of the caller's gamma."""
+        if gamma is None or not is_gain(gamma.shape, self.whole.shape, self.shape):
+            return self.unflat(gradient)
+        library, own = self.whole.lib, tuple(gamma.shape[axis] for axis in self.order)
+        full, axes = self._with_channels(own), range(len(own))
+        summed = [axis for axis in axes if own[axis] == 1 != full[axis]]
+        first = *summed, *(axis for axis in axes if axis not in summed)
+        terms = math.prod(full[axis] for axis in summed)
+        with on_device_of(self.whole):
+            matrix = library.contiguous(library.permuted(library.reshaped(gradient, full), first))
+            element = as_companion("gamma", gamma, self.whole).element
+            moved = [own[axis] for axis in first]
+            total = library.empty(matrix, tuple(moved), element.name)
+            columns = math.prod(moved)
+            write_row_totals(self.whole, element, matrix, total, terms, columns)
+            places = [self.order[axis] for axis in first]
+            back = tuple(places.index(axis) for axis in axes)
+            return library.contiguous(library.permuted(total, back))
+
+    def _with_channels(self, shape: Shape) -> Shape:
+        """Return the shape of an array in the order of `fold`, with all channels of x."""
+        return *shape[: self.axis], *self.shape, *shape[self.axis + len(self.shape) :]
 
     def flat_running(self, running: tuple[Any, Any], update: bool) -> tuple[Any, Any]:
         """Return running statistics with one axis: as views if they will be updated."""

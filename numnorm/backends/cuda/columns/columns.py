@@ -4,7 +4,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from numnorm.backends.contract.gains import parameters_of_channels
 from numnorm.backends.contract.norms import ChannelSums, Detached
+from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
     as_parameter,
@@ -28,6 +30,7 @@ from numnorm.backends.cuda.columns.norm_kernels import (
 )
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
+from numnorm.backends.cuda.statistics import broadcast_parameters
 from numnorm.backends.cuda.statistics.stored import (
     Statistic,
     float64_memory,
@@ -77,8 +80,12 @@ def column_forward(
     """
     rstd = reciprocal_deviation(m2 / divisor, eps)
     with on_device_of(x):
-        scale = parameter_of("gamma", gamma, layout, x)
-        shift = parameter_of("beta", beta, layout, x)
+        try:
+            scale = parameter_of("gamma", gamma, layout, x)
+            shift = parameter_of("beta", beta, layout, x)
+        except ValueError as error:
+            given = x, mean, m2, divisor, eps, gamma, beta, layout, out
+            return broadcast_forward(column_forward, error, *given)
         source = x.lib.contiguous(x.array)
         inputs = source, *(_memory(array) for array in (mean, rstd, scale, shift))
         output = output_like(x, None, out, inputs)
@@ -91,6 +98,34 @@ def column_forward(
             launch(kernel, _blocks_of_channels(kernel, layout), x, arrays, (layout.channels,))
             _launch_output(x, layout, source, coefficients, output.target)
         return result(output, x, None), rstd
+
+
+def broadcast_forward(
+    function: Any,
+    error: ValueError,
+    x: DeviceArray,
+    mean: Statistic,
+    m2: Statistic,
+    divisor: float,
+    eps: float,
+    gamma: Any,
+    beta: Any,
+    layout: ColumnLayout,
+    out: Any,
+    weighting: Weighting | None = None,
+) -> tuple[Any, Statistic]:
+    """Return what a forward pass does, for parameters of which one broadcasts against x."""
+
+    def normalized(x: DeviceArray) -> tuple[Any, Statistic]:
+        y, rstd = function(x, mean, m2, divisor, eps, None, None, layout, None)
+        return y, rstd
+
+    parameters = parameters_of_channels(
+        gamma, beta, layout, broadcast_parameters.given_parameter(x)
+    )
+    view = broadcast_parameters.view_of_channels(x, layout)
+    y, rstd = broadcast_parameters.forward(normalized, error, x, parameters, view, out, weighting)
+    return y, rstd
 
 
 def column_backward(
@@ -133,7 +168,15 @@ def _column_backward(
     source = x.lib.contiguous(x.array)
     of_mean = given_statistic("mean", mean, x, channels)
     of_rstd = given_statistic("rstd", rstd, x, channels)
-    weight = parameter_of("gamma", gamma, layout, x)
+    try:
+        weight = parameter_of("gamma", gamma, layout, x)
+    except ValueError as error:
+
+        def without_gamma(dy: Any) -> Any:
+            return column_backward(dy, x, mean, rstd, None, layout, detached, out)[0]
+
+        given = dy, x, of_mean, of_rstd, gamma, layout
+        return broadcast_backward(without_gamma, error, *given)
     inputs = grads, source, of_mean.array, of_rstd.array, _memory(weight)
     output = output_like(x, None, out, inputs)
     gradient = element if weight is None else weight.element
@@ -155,6 +198,29 @@ def _column_backward(
         kernel = _family(layout).elements(x.element, plan.shape, gradient=True)
         launch(kernel, plan.blocks, x, (grads, source, coefficients, output.target), plan.sizes)
     return result(output, x, None), dgamma, dbeta
+
+
+def broadcast_backward(
+    without_gamma: Any,
+    error: ValueError,
+    dy: DeviceArray,
+    x: DeviceArray,
+    mean: Statistic,
+    rstd: Statistic,
+    gamma: Any,
+    layout: ColumnLayout,
+    weighting: Weighting | None = None,
+) -> tuple[Any, Any, Any]:
+    """Return what a backward pass does, for a gamma that broadcasts against x.
+
+    ``without_gamma(dy)`` is dx of the norm without it.
+    """
+    parameters = parameters_of_channels(
+        gamma, None, layout, broadcast_parameters.given_parameter(x)
+    )
+    view = broadcast_parameters.view_of_channels(x, layout)
+    given = without_gamma, error, dy, x, _alike(mean, rstd), parameters, view, weighting
+    return broadcast_parameters.backward(*given)
 
 
 def _centred(x: DeviceArray, mean: Statistic, rstd: Statistic, layout: ColumnLayout) -> Any:

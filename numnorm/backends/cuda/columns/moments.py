@@ -10,6 +10,7 @@ from typing import Any
 from numnorm.array_likes import is_on_device
 from numnorm.backends.contract.backend import GivenMoments
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, in_order
+from numnorm.backends.cuda.arrays.gather_rows import gather_rows
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.arrays.row_totals import write_row_totals
 from numnorm.backends.cuda.columns.column_shape import (
@@ -125,6 +126,15 @@ def flat_moments(x: DeviceArray, moments: Iterable[Any]) -> Any:
 def in_shape_of(x: DeviceArray, statistic: Statistic) -> Any:
     """Return a new array for the caller, of the shape of x."""
     return x.lib.reshaped(handed_out(statistic), x.shape)
+
+
+def placed_rows(field: DeviceArray, rows: Any) -> Any:
+    """Return new rows of a field of moments: those of some indices, zeros for a negative index."""
+    with on_device_of(field):
+        source = dataclasses.replace(field, array=field.lib.contiguous(field.array))
+        flat = len(rows), math.prod(field.shape[1:])
+        placed = gather_rows(source, field.element, flat, rows)
+        return field.lib.reshaped(placed, (len(rows), *field.shape[1:]))
 
 
 def variance(m2: DeviceArray, divisor: int) -> Any:

@@ -45,6 +45,7 @@ __all__ = [
     "on_device",
     "reciprocal",
     "shared_memory",
+    "store_flag",
     "synchronize",
     "times_power_of_two",
 ]
@@ -501,6 +502,18 @@ def load_flag(context, address, index):
         return builder.icmp_unsigned("!=", loaded, _I8(0))
 
     return types.boolean(types.int64, types.int64), generate
+
+
+@intrinsic
+def store_flag(context, address, index, value):
+    """Store a byte in global memory: 1 for True, 0 for False."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = _pointer(builder, arguments, 1, _I8)
+        builder.store(builder.zext(arguments[2], _I8), pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.boolean), generate
 
 
 @functools.cache

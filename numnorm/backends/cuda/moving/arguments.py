@@ -79,6 +79,14 @@ NOTHING_MISSING = Missing(None, 0, 0.0, 0.0)
 # Elements
 
 
+@device
+def place_of(index, length, inner):
+    """Return for the index of an array ``(outer, length, inner)`` its entries of all three axes."""
+    row = index // inner
+    outer = row // length
+    return outer, row - outer * length, index - row * inner
+
+
 @functools.cache
 def make_read(element: ElementType) -> Any:
     """Return a device function ``read(address, index)`` of an element in float64."""

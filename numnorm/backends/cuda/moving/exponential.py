@@ -4,23 +4,35 @@ import functools
 import math
 from typing import Any
 
+from numnorm.arguments import Shape
 from numnorm.backends.contract import moving as contract
 from numnorm.backends.contract.weighting import Weighting
-from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.launch import launch
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, as_parameter
+from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.moving.arguments import Sequences, StepStatistics
 from numnorm.backends.cuda.moving.arrays import Given, dx_of, given, normalized
 from numnorm.backends.cuda.moving.exponential_kernels import (
+    NO_PAST,
+    NO_STREAM,
     Decay,
     GradientArrays,
+    Past,
     Shares,
+    Stream,
     make_exponential,
     make_exponential_gradients,
     make_shares,
 )
-from numnorm.backends.cuda.statistics.stored import float64_memory
+from numnorm.backends.cuda.statistics.stored import (
+    Statistic,
+    float64_memory,
+    handed_out,
+    in_float64,
+    new_statistic,
+    zero_statistic,
+)
 from numnorm.layouts import MovingLayout
 
 # From ``_FADED / alpha`` steps behind the first one on, the share of a step is alpha.
@@ -38,6 +50,7 @@ def missing_exponential_forward(
     decay: contract.Decay,
     out: Any,
     save: bool,
+    stream: Stream = NO_STREAM,
 ) -> tuple[Any, Any, Any]:
     """Return y and, if `save` is true, mean and rstd of each step.
 
@@ -46,7 +59,7 @@ def missing_exponential_forward(
 
     def launch_norm(of_x: Given, element: ElementType, y: Any, saved: StepStatistics) -> None:
         kernel = _exponential(of_x.x.element, element, of_x.missing)
-        arrays = of_x.x.array, of_x.marks, y, saved
+        arrays = of_x.x.array, of_x.marks, y, saved, stream
         _launch(kernel, of_x.x, of_x.sequences, arrays, (_weights(decay, layout),))
 
     return normalized(launch_norm, x, weighting, layout, out, save)
@@ -85,6 +98,53 @@ def missing_exponential_backward(
 
 exponential_backward = functools.partial(missing_exponential_backward, None)
 """What `missing_exponential_backward` returns, where all steps count."""
+
+
+# Chunk by chunk
+
+
+def missing_exponential_step(
+    weighting: Weighting | None,
+    x: DeviceArray,
+    state: contract.ExponentialState | None,
+    layout: MovingLayout,
+    decay: contract.Decay,
+    out: Any,
+    save: bool,
+) -> tuple[tuple[Any, Any, Any], contract.ExponentialState]:
+    """Return the results for the next chunk, and the state after it."""
+    shape = x.shape[: layout.axis] + x.shape[layout.axis + 1 :]
+    channels, names = math.prod(shape), contract.ExponentialState._fields
+    with on_device_of(x):
+        before = None if state is None else _statistics(state, x, shape)
+        if 0 in x.shape:
+            after = before or [zero_statistic(name, x, channels) for name in names]
+        else:
+            after = [new_statistic(name, x, channels) for name in names]
+    stream = Stream(
+        NO_PAST if before is None else Past(*(each.array for each in before)),
+        Past(*(each.array for each in after)),
+    )
+    results = missing_exponential_forward(weighting, x, layout, decay, out, save, stream)
+    with on_device_of(x):
+        arrays = (x.lib.reshaped(handed_out(each), shape) for each in after)
+        return results, contract.ExponentialState(*arrays)
+
+
+exponential_step = functools.partial(missing_exponential_step, None)
+"""What `missing_exponential_step` returns, where all steps count."""
+
+
+def _statistics(state: contract.ExponentialState, x: DeviceArray, shape: Shape) -> list[Statistic]:
+    """Return the fields of a state, one number for each channel, in float64."""
+    fields = []
+    for name, value in state._asdict().items():
+        given = as_parameter(f"state.{name}", value, shape, "one for each channel", x)
+        flat = (math.prod(shape),)
+        fields.append(
+            in_float64(Statistic(name, given.array, x.lib, given.element, flat, x.device, x))
+        )
+    return fields
 
 
 def _weights(decay: contract.Decay, layout: MovingLayout) -> Decay:

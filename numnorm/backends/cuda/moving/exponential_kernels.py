@@ -60,6 +60,41 @@ class Decay(NamedTuple):
 
 DECAY = Decay, ("float64", "index", "index", "float64")
 
+
+class Past(NamedTuple):
+    """The statistics of each channel before the first step or behind the last one, in float64.
+
+    Attributes
+    ----------
+    weight, mean, lost, variance : float64 numbers
+        As in `ExponentialState`; all addresses are 0 for a channel without a past, and for
+        statistics that are not to be stored.
+    """
+
+    weight: Any
+    mean: Any
+    lost: Any
+    variance: Any
+
+
+class Stream(NamedTuple):
+    """What a chunk of a stream begins with and ends with.
+
+    Attributes
+    ----------
+    before, after : Past
+        Read, and written.
+    """
+
+    before: Any
+    after: Any
+
+
+_PAST = Past, ("address",) * 4
+STREAM = Stream, (_PAST, _PAST)
+NO_PAST = Past(None, None, None, None)
+NO_STREAM = Stream(NO_PAST, NO_PAST)
+
 _load, _store = make_load_one(FLOAT64), make_store_one(FLOAT64)
 _MOST = constant(FLOAT64, formulas.MOST_SHARE)
 # Where rstd * eps is above this, the deviation was below eps, and rstd is 1 / eps up to rounding.
@@ -186,10 +221,28 @@ def _make_first_block(element: ElementType, saved: ElementType, missing: bool) -
 
 
 def make_exponential(element: ElementType, saved: ElementType, missing: bool) -> Kernel:
-    """Return the kernel ``(x, absent, y, saved, sequences, decay)``."""
+    """Return the kernel ``(x, absent, y, saved, stream, sequences, decay)``."""
     read, write, write_saved = make_read(element), make_write(element), make_write(saved)
-    counts, rstd_of = make_counts(missing), _make_rstd_of()
+    counts, rstd_of, wide = make_counts(missing), _make_rstd_of(), FLOAT64.compute_type
     first_block = _make_first_block(element, saved, missing)
+
+    @device
+    def first_statistics(before, channel):
+        """Return the statistics and the weight before the first step."""
+        if before.weight != 0:
+            weight = _load(before.weight, channel)
+            if missing or weight != ZERO:  # without weight they may be NaN
+                mean, lost = _load(before.mean, channel), _load(before.lost, channel)
+                return (mean, lost, _load(before.variance, channel)), weight
+        return (NAN if missing else ZERO, ZERO, NAN if missing else ZERO), ZERO
+
+    @device
+    def store_statistics(after, channel, statistics, weight):
+        if after.weight != 0:
+            _store(after.weight, channel, wide(weight))
+            _store(after.mean, channel, statistics[0])
+            _store(after.lost, channel, statistics[1])
+            _store(after.variance, channel, statistics[2])
 
     @device
     def with_value(value, statistics, weight, decay):
@@ -202,8 +255,7 @@ def make_exponential(element: ElementType, saved: ElementType, missing: bool) ->
         return statistics, deviation, weight
 
     @device
-    def steps_of(x, absent, y, saved, origin, sequences, decay):
-        statistics, weight = (NAN if missing else ZERO, ZERO, NAN if missing else ZERO), ZERO
+    def steps_of(x, absent, y, saved, origin, sequences, decay, statistics, weight):
         ahead = read(x, origin)
         for step in range(sequences.steps):
             index = origin + step * sequences.inner
@@ -222,16 +274,19 @@ def make_exponential(element: ElementType, saved: ElementType, missing: bool) ->
                 if saved.mean != 0:
                     write_saved(saved.mean, index, statistics[0])
                     write_saved(saved.rstd, index, rstd)
+        return statistics, weight
 
-    def kernel(x, absent, y, saved, sequences, decay):
+    def kernel(x, absent, y, saved, stream, sequences, decay):
         channel = _thread()
         if channel < sequences.outer * sequences.inner:
             origin = _origin(channel, sequences)
             if decay.initial > 0:
                 first_block(x, absent, y, saved, origin, sequences.inner, decay)
-            steps_of(x, absent, y, saved, origin, sequences, decay)
+            first, weight = first_statistics(stream.before, channel)
+            past = steps_of(x, absent, y, saved, origin, sequences, decay, first, weight)
+            store_statistics(stream.after, channel, past[0], past[1])
 
-    parameters = "address", MISSING, "address", STATISTICS, SEQUENCES, DECAY
+    parameters = "address", MISSING, "address", STATISTICS, STREAM, SEQUENCES, DECAY
     return Kernel(kernel, parameters, _THREADS)
 
 

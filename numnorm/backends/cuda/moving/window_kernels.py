@@ -38,6 +38,7 @@ from numnorm.backends.cuda.moving.arguments import (
     make_read,
     make_write,
     multiply_add,
+    place_of,
 )
 from numnorm.backends.cuda.statistics.row_statistics import make_squared_deviations
 from numnorm.backends.formulas.moving import moved_sums
@@ -59,6 +60,8 @@ class Windows(NamedTuple):
         The number of steps of a chunk.
     chunks : index
         The number of whole chunks of a channel.
+    first : index
+        The first step with a result. Those before it are of earlier chunks of a stream.
     """
 
     window: Any
@@ -66,6 +69,7 @@ class Windows(NamedTuple):
     begin: Any
     chunk: Any
     chunks: Any
+    first: Any
 
 
 class Scaling(NamedTuple):
@@ -84,7 +88,7 @@ class Scaling(NamedTuple):
     eps: Any
 
 
-WINDOWS = Windows, ("index",) * 5
+WINDOWS = Windows, ("index",) * 6
 SCALING = Scaling, ("float64",) * 3
 
 # Rows of the table of chunks, each with a number for each chunk of each channel. Of the values: the
@@ -99,14 +103,6 @@ ROWS = 4
 @device
 def _thread():
     return cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
-
-
-@device
-def _place(index, length, inner):
-    """Return for the index of an array ``(outer, length, inner)`` its entries of all three axes."""
-    row = index // inner
-    outer = row // length
-    return outer, row - outer * length, index - row * inner
 
 
 @device
@@ -227,7 +223,7 @@ def make_chunk_sums(element: ElementType, missing: bool) -> Kernel:
         outer, steps, inner = sequences
         cell, cells = _thread(), outer * windows.chunks * inner
         if cell < cells:
-            entry, chunk, column = _place(cell, windows.chunks, inner)
+            entry, chunk, column = place_of(cell, windows.chunks, inner)
             start = chunk * windows.chunk
             origin = entry * steps * inner + column
             ends = start, start + windows.chunk
@@ -294,16 +290,20 @@ def make_windows(element: ElementType, saved: ElementType, missing: bool) -> Ker
     statistics_of = _make_statistics()
 
     def kernel(x, table, absent, y, saved, sequences, windows, scaling):
-        index, size = _thread(), sequences.outer * sequences.steps * sequences.inner
-        if index < size:
-            place = _place(index, sequences.steps, sequences.inner)
+        outer, steps, inner = sequences
+        results = steps - windows.first
+        index = _thread()
+        if index < outer * results * inner:
+            entry, step, column = place_of(index, results, inner)
+            place = entry, step + windows.first, column
             sums = window_sums(x, table, absent, place, sequences, windows, scaling.centred)
             mean, rstd = statistics_of(sums[1], sums[2], sums[3], scaling)
-            value = read(x, index)
-            if counts(absent, index, value):
+            at = (entry * steps + place[1]) * inner + column
+            value = read(x, at)
+            if counts(absent, at, value):
                 write(y, index, ((value - sums[0]) - mean) * rstd)
             else:
-                write(y, index, filled(absent, index))
+                write(y, index, filled(absent, at))
             if saved.mean != 0:
                 write_saved(saved.mean, index, sums[0] + mean)
                 write_saved(saved.rstd, index, rstd)
@@ -325,7 +325,7 @@ def make_window_counts(element: ElementType) -> Kernel:
     def kernel(x, table, absent, inverses, sequences, windows):
         index, size = _thread(), sequences.outer * sequences.steps * sequences.inner
         if index < size:
-            place = _place(index, sequences.steps, sequences.inner)
+            place = place_of(index, sequences.steps, sequences.inner)
             count = window_sums(x, table, absent, place, sequences, windows, ONE)[3]
             _store(inverses, index, ZERO if count == ZERO else inverse(count))
 
@@ -425,7 +425,7 @@ def make_chunk_gradients(element: ElementType, saved: ElementType, missing: bool
         outer, steps, inner = sequences
         cell, cells = _thread(), outer * windows.chunks * inner
         if cell < cells:
-            entry, chunk, column = _place(cell, windows.chunks, inner)
+            entry, chunk, column = place_of(cell, windows.chunks, inner)
             start = chunk * windows.chunk
             stop = start + windows.chunk
             origin = entry * steps * inner + column
@@ -496,7 +496,7 @@ def make_window_gradients(element: ElementType, saved: ElementType, missing: boo
         if index < size:
             value = read(arrays.x, index)
             if counts(arrays.absent, index, value):
-                place = _place(index, sequences.steps, sequences.inner)
+                place = place_of(index, sequences.steps, sequences.inner)
                 own = read(arrays.dy, index) * read_saved(arrays.saved.rstd, index)
                 passed = gradient_of(arrays, table, place, value, sequences, windows, scaling)
                 write(dx, index, own - passed)

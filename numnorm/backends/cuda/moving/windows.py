@@ -1,18 +1,39 @@
 """Norms by moving windows on device arrays, forward and backward, with missing steps."""
 
+import dataclasses
 import functools
 import math
 from typing import Any
 
+from numnorm.arguments import Shape
 from numnorm.backends.contract import moving as contract
-from numnorm.backends.contract.moving import ends_of
+from numnorm.backends.contract.moving import checked_steps, ends_of
 from numnorm.backends.contract.weighting import Weighting
-from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.launch import launch
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    as_companion,
+    output_like,
+    result,
+)
+from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.arrays.masks import as_mask_of
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
-from numnorm.backends.cuda.moving.arguments import StepStatistics
-from numnorm.backends.cuda.moving.arrays import Given, dx_of, given, normalized
+from numnorm.backends.cuda.moving.arguments import NOTHING_MISSING, Sequences, StepStatistics
+from numnorm.backends.cuda.moving.arrays import (
+    Given,
+    contiguous,
+    dx_of,
+    given,
+    new_statistics,
+    normalized,
+)
+from numnorm.backends.cuda.moving.stream_kernels import (
+    Joined,
+    Marks,
+    make_joined,
+    make_last_steps,
+)
 from numnorm.backends.cuda.moving.window_kernels import (
     ROWS,
     GradientArrays,
@@ -35,6 +56,8 @@ _windows = functools.cache(make_windows)
 _window_counts = functools.cache(make_window_counts)
 _chunk_gradients = functools.cache(make_chunk_gradients)
 _window_gradients = functools.cache(make_window_gradients)
+_joined_steps = functools.cache(make_joined)
+_last = functools.cache(make_last_steps)
 
 
 def missing_moving_forward(
@@ -97,13 +120,116 @@ moving_backward = functools.partial(missing_moving_backward, None)
 """What `missing_moving_backward` returns, where all steps count."""
 
 
+# Chunk by chunk
+
+
+def missing_moving_step(
+    weighting: Weighting | None,
+    x: DeviceArray,
+    state: contract.MovingState | None,
+    layout: MovingLayout,
+    windows: contract.Windows,
+    out: Any,
+) -> tuple[Any, contract.MovingState]:
+    """Return y of the next chunk, and the state after it."""
+    window, scaling = windows.window, _scaling(windows)
+    # Chunks of windows lie as from the beginning of the stream: so do the roundings of sums.
+    chunk = math.isqrt(window) if window >= _LEAST_IN_CHUNKS else 1
+    with on_device_of(x):
+        output = output_like(x, None, out, ())
+        joined, counted, shape = _joined(weighting, x, state, layout, window, chunk)
+        first = shape.ahead + shape.held
+        chunks = shape.total // chunk if window >= _LEAST_IN_CHUNKS else 0
+        sizes = Windows(window, 0, 0, chunk, chunks, first)
+        if 0 not in x.shape:
+            element, nothing = new_statistics(x, False)
+            table = _launch_chunk_sums(joined, sizes, scaling.centred)
+            arrays = joined.x.array, table, joined.marks, output.target, nothing
+            kernel = _windows(x.element, element, joined.missing)
+            _launch(kernel, layout.steps, joined, arrays, (joined.sequences, sizes, scaling))
+        steps = shape.steps + (0 if state is None else state.steps)
+        count = min(window - 1, steps)
+        after = contract.MovingState(steps, *_last_steps(joined, counted, layout.axis, count))
+        return result(output, x, None), after
+
+
+moving_step = functools.partial(missing_moving_step, None)
+"""What `missing_moving_step` returns, where all steps of the chunk count."""
+
+
+def _joined(
+    weighting: Weighting | None,
+    x: DeviceArray,
+    state: contract.MovingState | None,
+    layout: MovingLayout,
+    window: int,
+    chunk: int,
+) -> tuple[Given, Any, Joined]:
+    """Return the steps that are held with those of x behind them, and which of them count.
+
+    Zeros stand before them, in no window, so that they begin at a multiple of a chunk.
+    """
+    source = contiguous(x)
+    values, kept, done = None, None, 0
+    if state is not None:
+        held = as_companion("state.values", state.values, x)
+        done = checked_steps(state, held, x, layout.axis, window)
+        values = x.lib.contiguous(held.array)
+        kept = None if state.kept is None else _kept(state.kept, held.shape, x)
+    before = min(window - 1, done)
+    ahead = (done - before) % chunk
+    sizes = Joined(layout.outer, ahead, before, layout.steps, layout.inner)
+    absent = given(source, weighting, layout).absent
+    if absent is None and kept is not None:
+        absent = NOTHING_MISSING
+    shape = list(x.shape)
+    shape[layout.axis] = sizes.total
+    array = x.lib.empty(x.array, tuple(shape), x.element.name)
+    marks = Marks(None, None)
+    if absent is not None:
+        marks = Marks(*(x.lib.empty(x.array, tuple(shape), "bool") for _ in range(2)))
+    count = math.prod(shape)
+    if count:
+        kernel = _joined_steps(x.element, absent is not None)
+        arrays = values, kept, source.array, absent or NOTHING_MISSING, array, marks
+        launch(kernel, -(-count // kernel.threads), x, arrays, (sizes,))
+    if absent is not None:
+        absent = absent._replace(keep=marks.keep)
+    sequences = Sequences(layout.outer, sizes.total, layout.inner)
+    whole = dataclasses.replace(x, array=array, shape=tuple(shape))
+    return Given(whole, absent, sequences), marks.counted, sizes
+
+
+def _kept(value: Any, shape: Shape, x: DeviceArray) -> Any:
+    """Return which values of a state count, checked."""
+    kept = as_mask_of("state.kept", value, x)
+    if x.lib.shape(kept) != shape:
+        got = x.lib.shape(kept)
+        raise ValueError(f"state.kept must be a mask of {shape} values, got {got}")
+    return x.lib.contiguous(kept)
+
+
+def _last_steps(joined: Given, counted: Any, axis: int, count: int) -> tuple[Any, Any]:
+    """Return copies of the last steps, and which of them count; None if all do."""
+    x, shape = joined.x, list(joined.x.shape)
+    shape[axis] = count
+    values = x.lib.empty(x.array, tuple(shape), x.element.name)
+    kept = x.lib.empty(x.array, tuple(shape), "bool") if joined.missing else None
+    size = math.prod(shape)
+    if size:
+        kernel = _last(x.element, joined.missing)
+        arrays = x.array, counted, values, kept
+        launch(kernel, -(-size // kernel.threads), x, arrays, (joined.sequences, count))
+    return values, kept
+
+
 def _sizes(layout: MovingLayout, windows: contract.Windows) -> Windows:
     """Return the windows, and chunks of about the root of a window: they depend on it alone."""
     begin, (window, shift, _, _) = ends_of(windows, layout.steps)
     if window < _LEAST_IN_CHUNKS:
-        return Windows(window, shift, begin, 1, 0)
+        return Windows(window, shift, begin, 1, 0, 0)
     chunk = math.isqrt(window)
-    return Windows(window, shift, begin, chunk, layout.steps // chunk)
+    return Windows(window, shift, begin, chunk, layout.steps // chunk, 0)
 
 
 def _scaling(windows: contract.Windows) -> Scaling:

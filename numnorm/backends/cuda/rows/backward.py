@@ -3,7 +3,9 @@
 import functools
 from typing import Any, NamedTuple
 
+from numnorm.backends.contract.gains import parameters_of_rows
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
+from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
     as_parameter,
@@ -35,6 +37,7 @@ from numnorm.backends.cuda.rows.parameter_sums import (
     ROWS_BETWEEN_FLUSHES,
     make_parameter_gradients,
 )
+from numnorm.backends.cuda.statistics import broadcast_parameters
 from numnorm.backends.cuda.statistics.stored import Statistic
 from numnorm.backends.cuda.threads.row_columns import Weights
 from numnorm.backends.cuda.threads.row_shape import (
@@ -183,8 +186,17 @@ def _row_backward(
 ) -> tuple[Any, ...]:
     """Return the same for a dy of the dtype of x; without gamma its gradient is an `element`."""
     of_mean, of_rstd = saved_statistics(norm, mean, rstd, layout, x)
-    scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
-    shift = weight_of(norm, "beta", beta, 0.0, layout, x)
+    try:
+        scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
+        shift = weight_of(norm, "beta", beta, 0.0, layout, x)
+    except ValueError as error:
+
+        def without_gamma(dy: Any) -> Any:
+            given = norm, dy, x, mean, rstd, None, None, layout, scaling, detached, out
+            return row_backward(*given)[0]
+
+        saved = of_mean, of_rstd
+        return broadcast_backward(without_gamma, error, norm, grad, x, *saved, gamma, layout)
     source, grads = in_order(x, layout.order), in_order(grad, layout.order)
     inputs = grads, source, of_mean.array, of_rstd.array, scale.array, shift.array
     output = output_like(x, layout.order, out, inputs)
@@ -212,6 +224,30 @@ def _row_backward(
         launch(plan.kernel, plan.blocks, x, arrays, numbers)
     gradients = summed_gradients(norm, plan.finish, plan.table, layout, x, gradient, partials.sums)
     return result(output, x, layout.order), *gradients
+
+
+def broadcast_backward(
+    without_gamma: Any,
+    error: ValueError,
+    norm: Norm,
+    dy: DeviceArray,
+    x: DeviceArray,
+    mean: DeviceArray,
+    rstd: DeviceArray,
+    gamma: Any,
+    layout: RowLayout,
+    weighting: Weighting | None = None,
+) -> tuple[Any, Any, Any]:
+    """Return what a backward pass does, for a gamma that broadcasts against x.
+
+    ``without_gamma(dy)`` is dx of the norm without it.
+    """
+    own = broadcast_parameters.given_parameter(x)
+    parameters = parameters_of_rows(norm, gamma, None, layout, own)
+    view = broadcast_parameters.view_of_rows(x, layout)
+    statistics = mean if norm.formula.centred else None, rstd
+    given = without_gamma, error, dy, x, statistics, parameters, view, weighting
+    return broadcast_parameters.backward(*given)
 
 
 def saved_statistics(

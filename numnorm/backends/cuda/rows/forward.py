@@ -4,7 +4,9 @@ import functools
 import math
 from typing import Any, NamedTuple
 
+from numnorm.backends.contract.gains import parameters_of_rows
 from numnorm.backends.contract.norms import Formula, Norm, Scaling
+from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
     as_parameter,
@@ -25,6 +27,7 @@ from numnorm.backends.cuda.rows.arguments import (
 )
 from numnorm.backends.cuda.rows.forward_kernel import make_row_forward
 from numnorm.backends.cuda.rows.forward_loop_kernel import make_row_forward_loop
+from numnorm.backends.cuda.statistics import broadcast_parameters
 from numnorm.backends.cuda.threads.row_columns import Weights
 from numnorm.backends.cuda.threads.row_shape import RowShape, blocks_of, launch_shape
 from numnorm.layouts import RowLayout
@@ -95,8 +98,12 @@ def row_forward(
     order = layout.order
     saved = ELEMENT_TYPES[library.statistic_name(x.element.name)]
     with on_device_of(x):
-        scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
-        shift = weight_of(norm, "beta", beta, 0.0, layout, x)
+        try:
+            scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
+            shift = weight_of(norm, "beta", beta, 0.0, layout, x)
+        except ValueError as error:
+            given = norm, x, gamma, beta, layout, scaling, out, save
+            return broadcast_forward(row_forward, error, *given)
         source = in_order(x, order)
         output = output_like(x, order, out, (source, scale.array, shift.array))
         statistics = new_statistics(x, layout, saved) if save else SavedStatistics(None, None)
@@ -111,6 +118,33 @@ def row_forward(
             nothing = layout.statistic_shape, saved.name, scaling.for_empty_row
             statistics = SavedStatistics(*(library.full(x.array, *nothing) for _ in range(2)))
         return result(output, x, order), *statistics
+
+
+def broadcast_forward(
+    function: Any,
+    error: ValueError,
+    norm: Norm,
+    x: DeviceArray,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    out: Any,
+    save: bool,
+    weighting: Weighting | None = None,
+) -> tuple[Any, Any, Any]:
+    """Return what a forward pass does, for parameters of which one broadcasts against x."""
+
+    def normalized(x: DeviceArray) -> tuple[Any, Any, Any]:
+        y, mean, rstd = function(norm, x, None, None, layout, scaling, None, save)
+        return y, mean, rstd
+
+    own = broadcast_parameters.given_parameter(x)
+    parameters = parameters_of_rows(norm, gamma, beta, layout, own)
+    view = broadcast_parameters.view_of_rows(x, layout)
+    given = normalized, error, x, parameters, view, out, weighting
+    y, mean, rstd = broadcast_parameters.forward(*given)
+    return y, *broadcast_parameters.saved_for(x, mean, rstd)
 
 
 def weight_of(

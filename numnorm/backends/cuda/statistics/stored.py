@@ -303,6 +303,11 @@ def root(statistic: Statistic) -> Statistic:
     return result
 
 
+def most_lost(saved: ElementType) -> float:
+    """Return what the rounding of a saved mean may have lost, as a part of the mean."""
+    return 2.0**-50 if saved == FLOAT64 else 2.0**-21
+
+
 def check_updatable(name: str, array: Any) -> None:
     """Raise an error unless an array of running statistics can be updated in place."""
     library = as_float_array(name, array).lib

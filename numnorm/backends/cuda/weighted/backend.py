@@ -5,7 +5,7 @@ from typing import Any
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cuda.columns.columns import column_backward, column_forward
 from numnorm.backends.cuda.columns.moments import column_moments
-from numnorm.backends.cuda.moving import OF_STREAMS, STREAMS, exponential, windows
+from numnorm.backends.cuda.moving import exponential, windows
 from numnorm.backends.cuda.rows.backward import row_backward
 from numnorm.backends.cuda.rows.forward import row_forward
 from numnorm.backends.cuda.statistics import stored
@@ -23,11 +23,6 @@ class DeviceWeightedBackend:
 
     def __init__(self, weighting: Weighting) -> None:
         self.weighting = weighting
-
-    def __getattr__(self, name: str) -> Any:
-        if name in OF_STREAMS:
-            raise NotImplementedError(STREAMS)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def as_float_array(self, name: str, value: Any) -> Any:
         """Return the array of the backend of arrays without a weighting."""
@@ -100,6 +95,10 @@ class DeviceWeightedBackend:
         """Return what `MovingBackend.moving_backward` returns."""
         return windows.missing_moving_backward(self.weighting, *arguments)
 
+    def moving_step(self, *arguments: Any) -> tuple[Any, Any]:
+        """Return what `MovingBackend.moving_step` returns."""
+        return windows.missing_moving_step(self.weighting, *arguments)
+
     def exponential_forward(self, *arguments: Any) -> tuple[Any, Any, Any]:
         """Return what `MovingBackend.exponential_forward` returns."""
         return exponential.missing_exponential_forward(self.weighting, *arguments)
@@ -107,6 +106,10 @@ class DeviceWeightedBackend:
     def exponential_backward(self, *arguments: Any) -> Any:
         """Return what `MovingBackend.exponential_backward` returns."""
         return exponential.missing_exponential_backward(self.weighting, *arguments)
+
+    def exponential_step(self, *arguments: Any) -> tuple[tuple[Any, Any, Any], Any]:
+        """Return what `MovingBackend.exponential_step` returns."""
+        return exponential.missing_exponential_step(self.weighting, *arguments)
 
 
 def with_weighting(weighting: Weighting) -> DeviceWeightedBackend:

@@ -18,7 +18,12 @@ from numnorm.backends.cuda.arrays.device_array import (
 )
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.columns.column_shape import ColumnShape, fold_shape
-from numnorm.backends.cuda.columns.columns import element_of, parameter_of
+from numnorm.backends.cuda.columns.columns import (
+    broadcast_backward,
+    broadcast_forward,
+    element_of,
+    parameter_of,
+)
 from numnorm.backends.cuda.columns.moments import flat_moments, in_shape_of
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.rows.arguments import Parameter, RowParameters
@@ -28,6 +33,7 @@ from numnorm.backends.cuda.statistics.stored import (
     given_statistic,
     handed_out,
     in_float64,
+    most_lost,
     new_statistic,
     reciprocal_deviation,
     root,
@@ -54,7 +60,7 @@ from numnorm.backends.cuda.weighted.column_kernels import (
     make_weighted_outputs,
     make_weighted_slopes,
 )
-from numnorm.backends.cuda.weighted.selection import Fill, Selection, most_lost
+from numnorm.backends.cuda.weighted.selection import Fill, Selection
 from numnorm.layouts import ColumnLayout
 
 # A block of 32 neighbouring channels, or of one.
@@ -289,8 +295,13 @@ def weighted_column_forward(
     """Return what `column_forward` returns; elements that are left out get their fill values."""
     rstd = reciprocal_deviation(m2 / divisor, eps)
     with on_device_of(x):
-        gain = parameter_of("gamma", gamma, layout, x)
-        bias = parameter_of("beta", beta, layout, x)
+        try:
+            gain = parameter_of("gamma", gamma, layout, x)
+            bias = parameter_of("beta", beta, layout, x)
+        except ValueError as error:
+            of_all = functools.partial(weighted_column_forward, weighting)
+            given = x, mean, m2, divisor, eps, gamma, beta, layout, out, weighting
+            return broadcast_forward(of_all, error, *given)
         source, centre = _source(weighting, x, layout), in_float64(mean)
         parameters = RowParameters(_argument(gain, 1.0), _argument(bias, 0.0))
         inputs = source.array, centre.array, rstd.array, *(p.address for p in parameters)
@@ -319,8 +330,18 @@ def weighted_column_backward(
     with on_device_of(x):
         grad = as_parameter("dy", dy, x.shape, "the shape of the input", x)
         saved = given_statistic("mean", mean, x, channels)
-        centre, scale = in_float64(saved), in_float64(given_statistic("rstd", rstd, x, channels))
-        gain = parameter_of("gamma", gamma, layout, x)
+        of_rstd = given_statistic("rstd", rstd, x, channels)
+        centre, scale = in_float64(saved), in_float64(of_rstd)
+        try:
+            gain = parameter_of("gamma", gamma, layout, x)
+        except ValueError as error:
+
+            def without_gamma(dy: Any) -> Any:
+                given = weighting, dy, x, mean, rstd, None
+                return weighted_column_backward(*given, layout, detached, out)[0]
+
+            of_all = grad, x, saved, of_rstd, gamma, layout, weighting
+            return broadcast_backward(without_gamma, error, *of_all)
         gradient = x.element if gain is None else gain.element
         source = _source(weighting, x, layout, grad)
         parameters = RowParameters(_argument(gain, 1.0), Parameter(None, 0.0))

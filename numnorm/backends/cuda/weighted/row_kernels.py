@@ -26,6 +26,7 @@ from numnorm.backends.cuda.statistics.row_statistics import (
     make_power_of_two,
     make_scale_gradient_factor,
 )
+from numnorm.backends.cuda.statistics.stored import most_lost
 from numnorm.backends.cuda.threads.reductions import WARP, make_team_largest, make_team_sums
 from numnorm.backends.cuda.threads.row_columns import Weights
 from numnorm.backends.cuda.threads.row_shape import RowShape
@@ -39,7 +40,6 @@ from numnorm.backends.cuda.weighted.selection import (
     is_kept,
     make_number_of,
     make_weight_of,
-    most_lost,
     quotient,
 )
 

@@ -16,8 +16,12 @@ from numnorm.backends.cuda.arrays.device_array import (
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT64, ElementType
 from numnorm.backends.cuda.rows.arguments import RowParameters, RowSizes, SavedStatistics
-from numnorm.backends.cuda.rows.backward import saved_statistics, summed_gradients
-from numnorm.backends.cuda.rows.forward import new_statistics, weight_of
+from numnorm.backends.cuda.rows.backward import (
+    broadcast_backward,
+    saved_statistics,
+    summed_gradients,
+)
+from numnorm.backends.cuda.rows.forward import broadcast_forward, new_statistics, weight_of
 from numnorm.backends.cuda.rows.parameter_sums import make_parameter_gradients
 from numnorm.backends.cuda.statistics.stored import float64_memory
 from numnorm.backends.cuda.threads.reductions import WARP
@@ -83,8 +87,13 @@ def weighted_row_forward(
     """Return what `row_forward` returns, with statistics of what a weighting keeps; x has rows."""
     order, saved = layout.order, ELEMENT_TYPES[x.lib.statistic_name(x.element.name)]
     with on_device_of(x):
-        scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
-        shift = weight_of(norm, "beta", beta, 0.0, layout, x)
+        try:
+            scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
+            shift = weight_of(norm, "beta", beta, 0.0, layout, x)
+        except ValueError as error:
+            of_all = functools.partial(weighted_row_forward, weighting)
+            given = norm, x, gamma, beta, layout, scaling, out, save, weighting
+            return broadcast_forward(of_all, error, *given)
         source = in_order(x, order)
         selection, of_weights = selection_of(weighting, x, order, layout.rows, layout.width)
         output = output_like(x, order, out, (source, scale.array, shift.array))
@@ -120,8 +129,17 @@ def weighted_row_backward(
     with on_device_of(x):
         grad = as_parameter(norm.names.dy, dy, x.shape, "the shape of the input", x)
         of_mean, of_rstd = saved_statistics(norm, mean, rstd, layout, x)
-        scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
-        shift = weight_of(norm, "beta", beta, 0.0, layout, x)
+        try:
+            scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
+            shift = weight_of(norm, "beta", beta, 0.0, layout, x)
+        except ValueError as error:
+
+            def without_gamma(dy: Any) -> Any:
+                given = weighting, norm, dy, x, mean, rstd, None, None
+                return weighted_row_backward(*given, layout, scaling, detached, out)[0]
+
+            given = norm, grad, x, of_mean, of_rstd, gamma, layout, weighting
+            return broadcast_backward(without_gamma, error, *given)
         source, grads = in_order(x, order), in_order(grad, order)
         selection, of_weights = selection_of(weighting, x, order, layout.rows, layout.width)
         inputs = grads, source, of_mean.array, of_rstd.array, scale.array, shift.array

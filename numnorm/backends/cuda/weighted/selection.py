@@ -96,8 +96,3 @@ def make_number_of(of: ElementType | None) -> Any:
         return device(lambda parameter, index: parameter.number)
     load = make_load_one(of)
     return device(lambda parameter, index: kind(load(parameter.address, index)))
-
-
-def most_lost(saved: ElementType) -> float:
-    """Return what the rounding of a saved mean may have lost, as a part of the mean."""
-    return 2.0**-50 if saved == FLOAT64 else 2.0**-21
