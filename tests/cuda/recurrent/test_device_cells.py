@@ -275,17 +275,20 @@ def test_host_and_device_do_not_mix(library, kind):
             call()
 
 
+@pytest.mark.parametrize("options", [
+    {"dropout": 0.5},
+    {"recurrent_dropout": 0.5},
+    {"recurrent_dropout": 0.25, "zoneout": 0.5, "reverse": True},
+], ids="-".join)  # fmt: skip
 @KINDS
-def test_dropout(products, kind):
+def test_dropout(products, kind, options):
     case = Case(kind)
-    device = case.to(products.take, "float64")
 
-    def options(name):
-        return {"lengths": LENGTHS, name: 0.5, "rng": np.random.default_rng(0)}
+    def drawn():
+        return {"lengths": LENGTHS, "rng": np.random.default_rng(0)} | options
 
-    assert_same(device.run(**options("dropout")), case.run(**options("dropout")), "float64")
-    with pytest.raises(NotImplementedError, match=r"^recurrent_dropout must be 0 on a device"):
-        device.run(**options("recurrent_dropout"))
+    found = case.to(products.take, "float64").run(**drawn())
+    assert_same(found, case.run(**drawn()), "float64")
 
 
 def test_reset_before_the_product_is_refused(library):

@@ -82,7 +82,8 @@ def check(library, dtype="float64", layers=None, *, sizes=None, swapped=False, *
         x, dy, options["batch_first"] = x.swapaxes(0, 1), dy.swapaxes(0, 1), True
 
     def drawing():
-        return {"rng": np.random.default_rng(5)} if "dropout" in options else {}
+        drops = options.keys() & {"dropout", "recurrent_dropout"}
+        return {"rng": np.random.default_rng(5)} if drops else {}
 
     expected = run(x, layers, states, dy, **options, **drawing())
     on_device = taken(library, dtype, x, layers, states, dy)
@@ -109,6 +110,7 @@ def test_both_directions_on_top(products):
     {},
     {"zoneout": 0.25},
     {"zoneout": 0.25, "dropout": 0.5},
+    {"zoneout": 0.25, "dropout": 0.5, "recurrent_dropout": 0.25},
     {"norm": "rms", "layers": [elman(3, 0, "rms")]},
     {"nonlinearity": "relu", "layers": [elman(3, 0), elman(UNITS, 1)]},
     {"sizes": {"time": 0}},

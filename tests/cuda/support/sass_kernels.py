@@ -306,7 +306,7 @@ def cell_kernels():
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.lstm import STEP
     from numnorm.backends.cuda.recurrent.parameter_gradients import make_cell_sums
-    from numnorm.backends.cuda.recurrent.pass_arrays import make_add_sums
+    from numnorm.backends.cuda.recurrent.pass_arrays import make_add_sums, make_dropped
     from numnorm.rnn.specs import lstm_spec
 
     def of_form(element, units, norm, variant, *, whole=True, zoneout=False):
@@ -326,6 +326,7 @@ def cell_kernels():
         yield f"cell sums {element.name}", make_cell_sums(element, normed=True)
         yield f"cell sums {element.name}, no norm", make_cell_sums(element, normed=False)
         yield f"cell arrays added up {element.name}", make_add_sums(element)
+        yield f"cell states dropped {element.name}", make_dropped(element)
         yield f"rows taken {element.name}", make_gather_rows(element, element)
 
 

@@ -6,14 +6,8 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.contract.norms import Norm
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.recurrent.pass_arrays import (
-    Table,
-)
-from numnorm.backends.cuda.recurrent.step_kernels import (
-    ReadBack,
-    Results,
-    StepKind,
-)
+from numnorm.backends.cuda.recurrent.pass_arrays import Table
+from numnorm.backends.cuda.recurrent.step_kernels import ReadBack, Results, StepKind
 
 
 class Saved(NamedTuple):
@@ -50,11 +44,14 @@ class ForwardArrays(NamedTuple):
         The zoneout masks, one for each state. Read.
     cell : array (rows, H) or None
         Written: an LSTM's cell before its norm.
+    dropout : array (batch, H) or None
+        The dropout mask of the states in their product. Read.
     """
 
     xp: Any
     masks: tuple[Any, ...]
     cell: Any
+    dropout: Any
 
 
 class BackwardArrays(NamedTuple):
@@ -70,12 +67,15 @@ class BackwardArrays(NamedTuple):
         The gradients of all outputs. Read.
     results : Results
         The gradients that the steps write.
+    dropout : array (batch, H) or None
+        The dropout mask of the states in their product. Read.
     """
 
     saved: ReadBack
     masks: tuple[Any, ...]
     dy: Any
     results: Results
+    dropout: Any
 
 
 class SpecFacts(NamedTuple):

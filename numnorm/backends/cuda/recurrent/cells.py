@@ -27,6 +27,7 @@ from numnorm.backends.cuda.recurrent import rnn as rnn_cells
 from numnorm.backends.cuda.recurrent.cell_kind import BackwardArrays, CellKind, ForwardArrays, Saved
 from numnorm.backends.cuda.recurrent.parameter_gradients import (
     gradients_without_steps,
+    operands_before,
     weight_gradients,
 )
 from numnorm.backends.cuda.recurrent.pass_arrays import (
@@ -38,6 +39,7 @@ from numnorm.backends.cuda.recurrent.pass_arrays import (
     array_or_none,
     coefficient_numbers,
     copied,
+    dropped,
     new,
     new_states,
     new_table,
@@ -84,6 +86,7 @@ def forward(
     weights: Weights,
     states: States,
     masks: Masks,
+    dropout: Any,
     save: bool,
 ) -> tuple[tuple[Any, ...], Saved | None]:
     """Return the history of each state, and what the backward pass needs.
@@ -100,9 +103,9 @@ def forward(
         return history, Saved(None, None, None, history, Table(None, 0))
     xp = library.matmul(x.array, weights.transposed_x)
     cell = new(x, (rows, units)) if save and facts.is_cell_apart else None
-    arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell)
+    arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell, dropout)
     persistent = None
-    if wants_persistent_kernels.get():
+    if wants_persistent_kernels.get() and dropout is None:
         persistent = planned_forward(kind, spec, x, history[0], batch)
     table = new_table(x, rows, facts.sites) if save or persistent else Table(None, 0)
     run = _or_step_by_step(persistent, _run_forward)
@@ -169,7 +172,8 @@ def _run_forward(
     products = []
     norm_each_product = facts.norm_each_product
     for start, count, before in step_ranges(steps, batch):
-        z = library.matmul(library.rows(state, before, before + count), weights.transposed_h)
+        operand = dropped(x, library.rows(state, before, before + count), arrays.dropout)
+        z = library.matmul(operand, weights.transposed_h)
         after = batch + start
         old_cell, new_cell = (before, after) if save else (0, 0)
         xp, mask_h, mask_c, cell, stats, h, c = of_steps.at_rows(*(start,) * 5, after, new_cell)
@@ -196,6 +200,7 @@ def backward(
     weights: Weights,
     saved: Saved,
     masks: Masks,
+    dropout: Any,
     dy: DeviceArray,
     dstates: States,
 ) -> CellGradients:
@@ -208,9 +213,9 @@ def backward(
         return CellGradients(copied(x), last, parameters)
     results = _new_results(kind, spec, x, units)
     read = ReadBack(saved.z, saved.xp, saved.cell, saved.history[-1], saved.table.array)
-    arrays = BackwardArrays(read, tuple(map(array_or_none, masks)), dy.array, results)
+    arrays = BackwardArrays(read, tuple(map(array_or_none, masks)), dy.array, results, dropout)
     persistent = None
-    if wants_persistent_kernels.get():
+    if wants_persistent_kernels.get() and dropout is None:
         persistent = planned_backward(kind, spec, x, batch, units)
     run = _or_step_by_step(persistent, _run_backward)
     dh = product = run(kind, spec, scaling, x, steps, weights, arrays, last)
@@ -218,7 +223,8 @@ def backward(
         dh = added_up(x, (batch, units), product, last[0])
     dxp = results.dxp if kind.facts_of(spec).norm_each_product else results.dz
     parameters = kind.parameter_sums(spec, x, saved, results)
-    parameters |= weight_gradients(x, steps, saved.history[0], dxp, results.dz)
+    operands = operands_before(x, steps, saved.history[0], dropout)
+    parameters |= weight_gradients(x, operands, dxp, results.dz)
     return CellGradients(x.lib.matmul(dxp, weights.x), (dh, *last[1:]), parameters)
 
 
@@ -247,7 +253,7 @@ def _run_backward(
 ) -> Any:
     """Compute all backward steps, and return the gradient of the first h through the products."""
     library = x.lib
-    saved, masks, dy, results = arrays
+    saved, masks, dy, results, dropout = arrays
     batch, units = library.shape(last[0])
     all_arrays = *saved, *_of_both(masks), dy, *results
     shape = shape_for(units, x, *all_arrays, *last, *weights.others)
@@ -275,7 +281,7 @@ def _run_backward(
         )  # fmt: skip
         dz = library.rows(results.dz, start, start + count)
         later = count
-        product = library.matmul(dz, weights.h)
+        product = dropped(x, library.matmul(dz, weights.h), dropout)
     return product
 
 
@@ -313,11 +319,13 @@ def cell_forward(
     states: tuple[DeviceArray, ...],
     zoneout_masks: tuple[DeviceArray | None, ...],
     save: bool,
-    dropout_mask: None = None,
+    dropout_mask: DeviceArray | None = None,
 ) -> tuple[tuple[Any, ...], Any]:
     """Return the history of each state, from the first one on, and what the backward pass needs."""
+    kind, dropout = _kind(spec), array_or_none(dropout_mask)
+    spec = spec._replace(recurrent_dropout=False)  # the same kernels
     with on_device_of(x):
-        return forward(_kind(spec), spec, scaling, x, steps, weights, states, zoneout_masks, save)
+        return forward(kind, spec, scaling, x, steps, weights, states, zoneout_masks, dropout, save)
 
 
 def prepared_step(*arguments: Any) -> None:
@@ -334,10 +342,12 @@ def cell_backward(
     zoneout_masks: tuple[DeviceArray | None, ...],
     dy: DeviceArray,
     dstates: tuple[DeviceArray, ...],
-    dropout_mask: None = None,
+    dropout_mask: DeviceArray | None = None,
 ) -> CellGradients:
     """Return all gradients, from the gradients of every step's h and of the last states."""
+    kind, dropout = _kind(spec), array_or_none(dropout_mask)
+    spec = spec._replace(recurrent_dropout=False)
     with on_device_of(x):
         return backward(
-            _kind(spec), spec, scaling, x, steps, weights, saved, zoneout_masks, dy, dstates
+            kind, spec, scaling, x, steps, weights, saved, zoneout_masks, dropout, dy, dstates
         )
