@@ -298,17 +298,6 @@ def test_reset_before_the_product_is_refused(library):
             call(reset_after=False)
 
 
-def test_projections_are_refused(library):
-    values = Case().parameters._asdict() | {"weight_h": np.ones((20, 2))}
-    arrays = {n: library.take(a.astype(np.float32)) for n, a in values.items() if a is not None}
-    projection = library.take(np.ones((2, 5), np.float32))
-    parameters = rnn.ProjectedLSTMParameters(**arrays, projection=projection)
-    x = library.take(np.ones((4, 2, 3), np.float32))
-    for call in (lambda: rnn.lstm(x, parameters), lambda: rnn.lstm_pack(parameters)):
-        with pytest.raises(NotImplementedError, match=r"^parameters must have no projection on"):
-            call()
-
-
 def test_shapes_are_checked(library):
     case = Case().to(library.take, "float32")
     wrong = case.parameters._replace(bias=library.take(np.zeros(19, np.float32)))

@@ -4,6 +4,7 @@ import cell_cases as cells
 import ml_dtypes
 import numpy as np
 import pytest
+from cell_calls import projected
 from cell_steps import assert_close
 from fake_libraries import STREAMS
 
@@ -13,6 +14,7 @@ from numnorm.rnn.parameters import GRU, LSTM, RNN
 
 LENGTHS = [2, 4, 0, 3]
 UNITS = 3
+LSTMS = rnn.LSTMParameters, rnn.ProjectedLSTMParameters
 
 
 def lstm(inputs, seed):
@@ -33,7 +35,7 @@ def problem(layers=None, *, time=4, batch=4):
     layers = layers or [(lstm(3, 0), elman(3, 1)), gru(2 * UNITS, 2), lstm(UNITS, 3)]
 
     def of(parameters):
-        count = 2 if isinstance(parameters, rnn.LSTMParameters) else 1
+        count = 2 if isinstance(parameters, LSTMS) else 1
         return tuple(rng.normal(size=(batch, UNITS)) for _ in range(count))
 
     states = [tuple(map(of, layer)) if type(layer) is tuple else of(layer) for layer in layers]
@@ -99,6 +101,11 @@ def test_libraries(products):
 
 def test_dropout(products):
     check(products, "float32", lengths=LENGTHS, dropout=0.4)
+
+
+def test_projections(products):
+    below, beside = (projected(lstm(3, seed), np.random.default_rng(seed)) for seed in range(2))
+    check(products, layers=[(below, beside), gru(2 * UNITS, 2)], lengths=LENGTHS)
 
 
 def test_both_directions_on_top(products):

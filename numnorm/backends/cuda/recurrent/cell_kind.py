@@ -23,6 +23,8 @@ class Saved(NamedTuple):
         For each state, the first states and then the states after every step.
     table : Table
         The statistics.
+    outputs : array (rows, H) or None
+        What an LSTM with projections projects. The history of h is then less wide.
     """
 
     z: Any
@@ -30,6 +32,7 @@ class Saved(NamedTuple):
     cell: Any
     history: tuple[Any, ...]
     table: Table
+    outputs: Any = None
 
 
 class ForwardArrays(NamedTuple):
@@ -46,12 +49,16 @@ class ForwardArrays(NamedTuple):
         Written: an LSTM's cell before its norm.
     dropout : array (batch, H) or None
         The dropout mask of the states in their product. Read.
+    outputs : array (rows, H) or None
+        Written: what an LSTM with projections projects. If nothing is saved it holds one step,
+        which the next overwrites.
     """
 
     xp: Any
     masks: tuple[Any, ...]
     cell: Any
     dropout: Any
+    outputs: Any
 
 
 class BackwardArrays(NamedTuple):
@@ -69,6 +76,8 @@ class BackwardArrays(NamedTuple):
         The gradients that the steps write.
     dropout : array (batch, H) or None
         The dropout mask of the states in their product. Read.
+    projected : array (rows, P) or None
+        Written: the gradients of the states of an LSTM with projections, over all their ways.
     """
 
     saved: ReadBack
@@ -76,6 +85,7 @@ class BackwardArrays(NamedTuple):
     dy: Any
     results: Results
     dropout: Any
+    projected: Any
 
 
 class SpecFacts(NamedTuple):

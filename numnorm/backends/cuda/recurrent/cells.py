@@ -5,6 +5,7 @@ the state in every step. One kernel computes the rest of a step. A persistent ke
 possible, computes all steps.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -19,7 +20,8 @@ from numnorm.backends.contract.recurrent import (
     wants_persistent_kernels,
 )
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.arrays.gather_rows import write_rows
+from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused
 from numnorm.backends.cuda.recurrent import gru as gru_cells
 from numnorm.backends.cuda.recurrent import lstm as lstm_cells
@@ -57,6 +59,7 @@ from numnorm.backends.cuda.recurrent.step_kernels import (
     Results,
     StepSaved,
     StepStates,
+    make_added_gradients,
     make_cell_backward,
     make_cell_forward,
 )
@@ -66,6 +69,7 @@ __all__ = ["cell_backward", "cell_forward", "cell_weights", "prepared_step"]
 
 _forward_kernel = functools.cache(make_cell_forward)
 _backward_kernel = functools.cache(make_cell_backward)
+_added_gradients = functools.cache(make_added_gradients)
 
 Masks = tuple[DeviceArray | None, ...]
 States = tuple[DeviceArray, ...]
@@ -95,7 +99,7 @@ def forward(
     """
     library = x.lib
     rows = x.shape[0]
-    batch, units = states[0].shape
+    batch, units = states[-1].shape
     facts = kind.facts_of(spec)
     state, *cells = states
     history = new_states(x, state, rows), *(new_states(x, c, rows * save) for c in cells)
@@ -103,9 +107,12 @@ def forward(
         return history, Saved(None, None, None, history, Table(None, 0))
     xp = library.matmul(x.array, weights.transposed_x)
     cell = new(x, (rows, units)) if save and facts.is_cell_apart else None
-    arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell, dropout)
+    outputs = None
+    if weights.projection is not None:
+        outputs = new(x, (rows if save else batch, units))
+    arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell, dropout, outputs)
     persistent = None
-    if wants_persistent_kernels.get() and dropout is None:
+    if _may_persist(weights, dropout):
         persistent = planned_forward(kind, spec, x, history[0], batch)
     table = new_table(x, rows, facts.sites) if save or persistent else Table(None, 0)
     run = _or_step_by_step(persistent, _run_forward)
@@ -115,7 +122,12 @@ def forward(
     if cells and not facts.is_cell_apart:
         cell = library.rows(history[1], batch, batch + rows)
     z, xp = (products, xp) if facts.norm_each_product else (xp, None)
-    return history, Saved(z, xp, cell, history, table)
+    return history, Saved(z, xp, cell, history, table, outputs)
+
+
+def _may_persist(weights: Weights, dropout: Any) -> bool:
+    """Return whether the caller wants a kernel of all steps, which has neither of the two."""
+    return wants_persistent_kernels.get() and dropout is None and weights.projection is None
 
 
 def _or_step_by_step(persistent: Any, step_by_step: Any) -> Any:
@@ -155,12 +167,12 @@ def _run_forward(
     products in the array of the products with x.
     """
     library = x.lib
-    state, cells = _of_both(history)
+    (state, cells), outputs = _of_both(history), arrays.outputs
     facts = kind.facts_of(spec)
-    total, units = library.shape(state)
-    batch = total - x.shape[0]
+    batch, units = library.shape(state)[0] - x.shape[0], library.shape(history[-1])[1]
     all_arrays = (
-        arrays.xp, *_of_both(arrays.masks), arrays.cell, table.array, state, cells
+        arrays.xp, *_of_both(arrays.masks), arrays.cell, table.array,
+        state if outputs is None else outputs, cells,
     )  # fmt: skip
     shape = shape_for(units, x, *all_arrays, *weights.others)
     kernel = _forward_kernel(kind.step, spec, x.element, shape)
@@ -176,7 +188,8 @@ def _run_forward(
         z = library.matmul(operand, weights.transposed_h)
         after = batch + start
         old_cell, new_cell = (before, after) if save else (0, 0)
-        xp, mask_h, mask_c, cell, stats, h, c = of_steps.at_rows(*(start,) * 5, after, new_cell)
+        output = after if outputs is None else start * save
+        xp, mask_h, mask_c, cell, stats, h, c = of_steps.at_rows(*(start,) * 5, output, new_cell)
         *_, h_before, c_before = of_steps.at_rows(*(start,) * 5, before, old_cell)
         launch(
             kernel, blocks_of(count, shape), x,
@@ -188,7 +201,18 @@ def _run_forward(
         )  # fmt: skip
         if save and norm_each_product:
             products.append(z)
+        if outputs is not None:
+            of_step = library.rows(outputs, output, output + count)
+            _write_states(x, library.matmul(of_step, weights.transposed_projection), state, after)
     return library.concatenated(products) if products else None
+
+
+def _write_states(x: DeviceArray, states: Any, history: Any, row: int) -> None:
+    """Copy states into their history, from a row on."""
+    count, width = x.lib.shape(states)
+    source = dataclasses.replace(x, array=states)
+    target = ArrayOffset(history, row * width * x.element.itemsize)
+    write_rows(source, x.element, (count, width), target)
 
 
 def backward(
@@ -206,16 +230,19 @@ def backward(
 ) -> CellGradients:
     """Return all gradients."""
     rows = x.shape[0]
-    batch, units = dstates[0].shape
+    batch, units = dstates[-1].shape
     last = tuple(map(copied, dstates))
     if not rows:
         parameters = gradients_without_steps(x, weights, units, kind.sizes)
         return CellGradients(copied(x), last, parameters)
     results = _new_results(kind, spec, x, units)
     read = ReadBack(saved.z, saved.xp, saved.cell, saved.history[-1], saved.table.array)
-    arrays = BackwardArrays(read, tuple(map(array_or_none, masks)), dy.array, results, dropout)
+    projected = None if weights.projection is None else new(x, dy.shape)
+    arrays = BackwardArrays(
+        read, tuple(map(array_or_none, masks)), dy.array, results, dropout, projected
+    )
     persistent = None
-    if wants_persistent_kernels.get() and dropout is None:
+    if _may_persist(weights, dropout):
         persistent = planned_backward(kind, spec, x, batch, units)
     run = _or_step_by_step(persistent, _run_backward)
     dh = product = run(kind, spec, scaling, x, steps, weights, arrays, last)
@@ -225,6 +252,9 @@ def backward(
     parameters = kind.parameter_sums(spec, x, saved, results)
     operands = operands_before(x, steps, saved.history[0], dropout)
     parameters |= weight_gradients(x, operands, dxp, results.dz)
+    if projected is not None:
+        transposed = x.lib.permuted(projected, (1, 0))
+        parameters["projection"] = x.lib.matmul(transposed, saved.outputs)
     return CellGradients(x.lib.matmul(dxp, weights.x), (dh, *last[1:]), parameters)
 
 
@@ -253,8 +283,8 @@ def _run_backward(
 ) -> Any:
     """Compute all backward steps, and return the gradient of the first h through the products."""
     library = x.lib
-    saved, masks, dy, results, dropout = arrays
-    batch, units = library.shape(last[0])
+    saved, masks, dy, results, dropout, projected = arrays
+    batch, units = library.shape(last[-1])
     all_arrays = *saved, *_of_both(masks), dy, *results
     shape = shape_for(units, x, *all_arrays, *last, *weights.others)
     kernel = _backward_kernel(kind.step, spec, x.element, shape)
@@ -271,6 +301,10 @@ def _run_backward(
     for start, count, before in reversed(step_ranges(steps, batch)):
         rows = *(start,) * 3, before, *(start,) * 8
         z, xp, cell, state, table, mask_h, mask_c, grad_y, *targets = of_steps.at_rows(*rows)
+        if projected is not None:
+            grad_y = _output_gradients(
+                x, weights, (grad_y, product, dh), projected, (start, count, later)
+            )
         launch(
             kernel, blocks_of(count, shape), x,
             (
@@ -283,6 +317,23 @@ def _run_backward(
         later = count
         product = dropped(x, library.matmul(dz, weights.h), dropout)
     return product
+
+
+def _output_gradients(
+    x: DeviceArray, weights: Weights, grads: Any, projected: Any, rows: tuple[int, int, int]
+) -> Any:
+    """Return the gradients of the outputs of a step, which an LSTM projects.
+
+    `grads` are the arguments of `make_added_gradients`. `projected` gets the gradients of the
+    states. `rows` are the first row, the number of rows, and that of the next step.
+    """
+    library = x.lib
+    start, count, later = rows
+    _, width = library.shape(projected)
+    kernel, size = _added_gradients(x.element), count * width
+    target = ArrayOffset(projected, start * width * x.element.itemsize)
+    launch(kernel, -(-size // kernel.threads), x, (*grads, target), (later * width, size))
+    return library.matmul(library.rows(projected, start, start + count), weights.projection)
 
 
 # The functions of each kind of cell
@@ -304,8 +355,6 @@ def _kind(spec: CellSpec) -> CellKind:
 def cell_weights(spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
     """Return the parameters of a recurrent cell in its compute dtype, as the passes take them."""
     _check_offered(spec)
-    if hasattr(given, "projection"):
-        raise NotImplementedError("parameters must have no projection on a device, got one")
     with on_device_of(given.weight_x):
         return _MODULES[type(spec)].weights(spec, given, (ada_scale, ada_k))
 

@@ -184,4 +184,6 @@ def gradients_without_steps(
     library = x.lib
     shapes: dict[str, Shape] = {name: (size * units,) for name, size in sizes.items()}
     shapes |= {"weight_x": library.shape(weights.x), "weight_h": library.shape(weights.h)}
+    if weights.projection is not None:
+        shapes["projection"] = library.shape(weights.projection)
     return {name: library.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}

@@ -107,6 +107,8 @@ class Weights(NamedTuple):
         The kernels' other parameters; None for an array that is missing.
     numbers : tuple of float
         The fields of `AdaNumbers`.
+    projection, transposed_projection : array or None
+        The weights of an LSTM's projections.
     """
 
     x: Any
@@ -115,6 +117,8 @@ class Weights(NamedTuple):
     transposed_h: Any
     others: tuple[Any, ...]
     numbers: tuple[float, float]
+    projection: Any = None
+    transposed_projection: Any = None
 
 
 class Table(NamedTuple):
@@ -140,7 +144,12 @@ def make_weights(parameters: Any, others: tuple[Any, ...], numbers: tuple[float,
     h = parameters.weight_h.array
     library = parameters.weight_x.lib
     transposed_x, transposed_h = (library.permuted(a, (1, 0)) for a in (x, h))
-    return Weights(x, h, transposed_x, transposed_h, others, numbers)
+    weights = Weights(x, h, transposed_x, transposed_h, others, numbers)
+    projection = array_or_none(getattr(parameters, "projection", None))
+    if projection is None:
+        return weights
+    transposed = library.permuted(projection, (1, 0))
+    return weights._replace(projection=projection, transposed_projection=transposed)
 
 
 def norm_numbers(norm: Norm | None, ada: tuple[float, float]) -> tuple[float, float]:
