@@ -9,11 +9,14 @@ import pytest
 from cell_calls import LENGTHS, Case, assert_same
 
 from numnorm import rnn
-from numnorm.rnn.parameters import PROJECTED_LSTM
+from numnorm.rnn.parameters import GRU, PROJECTED_LSTM
 
-PROJECTED = PROJECTED_LSTM, {}
-EACH = pytest.mark.parametrize(("kind", "form"), [PROJECTED], ids=["projected"])
+PROJECTED, RESET = (PROJECTED_LSTM, {}), (GRU, {"reset_after": False})
+EACH = pytest.mark.parametrize(
+    ("kind", "form"), [PROJECTED, RESET], ids=["projections", "reset before"]
+)
 FORMS = [
+    *((GRU, {"norm": norm, "reset_after": False}) for norm in cells.NORMS),
     *((PROJECTED_LSTM, {"norm": norm}) for norm in cells.NORMS),
     *((PROJECTED_LSTM, {"variant": variant}) for variant in cells.VARIANTS[1:]),
 ]
@@ -52,6 +55,23 @@ def test_libraries(products, kind, form, options):
     found = case.to(products.take, "float32").run(**options)
     assert_same(found, case.run(**options), "float32")
     assert all(type(f) is type(products.take(np.zeros(1))) for f in found.values())
+
+
+@pytest.mark.parametrize("options", [
+    {"zoneout": 0.25},
+    {"zoneout": 0.25, "rng": 1},
+    {"recurrent_dropout": 0.5, "rng": 1},
+    {"dropout": 0.5, "recurrent_dropout": 0.5, "zoneout": 0.25, "reverse": True, "rng": 1},
+], ids="-".join)  # fmt: skip
+def test_masks(products, options):
+    case = Case(GRU, reset_after=False)
+
+    def drawn():
+        rng = np.random.default_rng(options["rng"]) if "rng" in options else None
+        return {"lengths": LENGTHS} | options | {"rng": rng}
+
+    found = case.to(products.take, "float64").run(**drawn())
+    assert_same(found, case.run(**drawn()), "float64")
 
 
 @EACH
@@ -153,6 +173,7 @@ def test_results_are_arrays_of_their_own(products, kind, form):
 @EACH
 def test_parameters_of_a_norm_are_not_needed(imported, kind, form):
     case, take = Case(kind, **form), imported("torch").take
-    case.parameters = type(case.parameters)(*(p if p.ndim > 1 else None for p in case.parameters))
+    given = case.parameters
+    case.parameters = type(given)(*(None if p is None or p.ndim == 1 else p for p in given))
     found = case.to(take, "float64").run(lengths=LENGTHS)
     assert_same(found, case.run(lengths=LENGTHS), "float64")

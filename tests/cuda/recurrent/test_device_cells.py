@@ -291,13 +291,6 @@ def test_dropout(products, kind, options):
     assert_same(found, case.run(**drawn()), "float64")
 
 
-def test_reset_before_the_product_is_refused(library):
-    case = Case(GRU).to(library.take, "float32")
-    for call in (case.call, lambda **options: rnn.gru_pack(case.parameters, **options)):
-        with pytest.raises(NotImplementedError, match=r"^reset_after must be True on a device"):
-            call(reset_after=False)
-
-
 def test_shapes_are_checked(library):
     case = Case().to(library.take, "float32")
     wrong = case.parameters._replace(bias=library.take(np.zeros(19, np.float32)))

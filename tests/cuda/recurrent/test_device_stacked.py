@@ -119,6 +119,7 @@ def test_both_directions_on_top(products):
     {"zoneout": 0.25, "dropout": 0.5},
     {"zoneout": 0.25, "dropout": 0.5, "recurrent_dropout": 0.25},
     {"norm": "rms", "layers": [elman(3, 0, "rms")]},
+    {"reset_after": False, "layers": [(gru(3, 0), gru(3, 1)), gru(2 * UNITS, 2)]},
     {"nonlinearity": "relu", "layers": [elman(3, 0), elman(UNITS, 1)]},
     {"sizes": {"time": 0}},
     {"sizes": {"batch": 0}},

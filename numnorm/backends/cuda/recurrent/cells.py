@@ -24,6 +24,7 @@ from numnorm.backends.cuda.arrays.gather_rows import write_rows
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused
 from numnorm.backends.cuda.recurrent import gru as gru_cells
+from numnorm.backends.cuda.recurrent import gru_reset
 from numnorm.backends.cuda.recurrent import lstm as lstm_cells
 from numnorm.backends.cuda.recurrent import rnn as rnn_cells
 from numnorm.backends.cuda.recurrent.cell_kind import BackwardArrays, CellKind, ForwardArrays, Saved
@@ -342,9 +343,9 @@ def _output_gradients(
 _MODULES: dict[type, Any] = {LSTMSpec: lstm_cells, GRUSpec: gru_cells, RNNSpec: rnn_cells}
 
 
-def _check_offered(spec: CellSpec) -> None:
-    if isinstance(spec, GRUSpec) and not spec.reset_after:
-        raise NotImplementedError("reset_after must be True on a device, got False")
+def _resets_before(spec: CellSpec) -> bool:
+    """Return whether the cell is a GRU with passes of its own, as a step has two products."""
+    return isinstance(spec, GRUSpec) and not spec.reset_after
 
 
 def _kind(spec: CellSpec) -> CellKind:
@@ -354,9 +355,9 @@ def _kind(spec: CellSpec) -> CellKind:
 
 def cell_weights(spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
     """Return the parameters of a recurrent cell in its compute dtype, as the passes take them."""
-    _check_offered(spec)
+    module = gru_reset if _resets_before(spec) else _MODULES[type(spec)]
     with on_device_of(given.weight_x):
-        return _MODULES[type(spec)].weights(spec, given, (ada_scale, ada_k))
+        return module.weights(spec, given, (ada_scale, ada_k))
 
 
 def cell_forward(
@@ -374,6 +375,11 @@ def cell_forward(
     kind, dropout = _kind(spec), array_or_none(dropout_mask)
     spec = spec._replace(recurrent_dropout=False)  # the same kernels
     with on_device_of(x):
+        if isinstance(spec, GRUSpec) and _resets_before(spec):
+            mask = array_or_none(zoneout_masks[0])
+            return gru_reset.forward(
+                spec, scaling, x, steps, weights, states[0], mask, dropout, save
+            )
         return forward(kind, spec, scaling, x, steps, weights, states, zoneout_masks, dropout, save)
 
 
@@ -397,6 +403,11 @@ def cell_backward(
     kind, dropout = _kind(spec), array_or_none(dropout_mask)
     spec = spec._replace(recurrent_dropout=False)
     with on_device_of(x):
+        if isinstance(spec, GRUSpec) and _resets_before(spec):
+            mask = array_or_none(zoneout_masks[0])
+            return gru_reset.backward(
+                spec, scaling, x, steps, weights, saved, mask, dropout, dy, dstates[0]
+            )
         return backward(
             kind, spec, scaling, x, steps, weights, saved, zoneout_masks, dropout, dy, dstates
         )
