@@ -412,8 +412,9 @@ def persistent_kernels() -> Iterator[None]:
 
     Without this setting, each step on a device is a matrix product by the library of the arrays
     and a kernel of numnorm. A persistent kernel [1]_ keeps the weights of the states in shared
-    memory from the first step to the last. Cells that do not fit, cells with batch norm, and
-    arrays on the host still run step by step. Results differ only by rounding.
+    memory from the first step to the last. Cells that do not fit, cells with batch norm,
+    `recurrent_dropout`, projections or ``reset_after=False``, and arrays on the host still run
+    step by step. Results differ only by rounding.
 
     The setting applies to forward and backward passes inside the ``with`` statement, in the same
     thread or task.

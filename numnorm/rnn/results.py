@@ -159,9 +159,9 @@ class GRUForward(NamedTuple):
         libraries have no such flag: do not write to y before the backward pass.
     saved : object
         For `gru_backward`. For each step of each sequence it holds 7 H numbers in the compute
-        dtype, H more with each of zoneout, `recurrent_dropout` and ``reset_after=False``, and the
-        statistics of each norm. It refers to x and the parameters: do not change them before the
-        backward pass.
+        dtype, H more with each of zoneout, `recurrent_dropout` and ``reset_after=False`` (2 H on a
+        device), and the statistics of each norm. It refers to x and the parameters: do not change
+        them before the backward pass.
 
     Examples
     --------

@@ -68,6 +68,18 @@ def test_rnn(library, way, units, norm, nonlinearity):
     check(library, "rnn", units, norm=norm, nonlinearity=nonlinearity)
 
 
+@pytest.mark.parametrize("units", [64, 331])
+@pytest.mark.parametrize("norm", ["layer", None])
+def test_gru_that_resets_before(library, norm, units):
+    check(library, "gru", units, norm=norm, reset_after=False)
+
+
+@pytest.mark.parametrize("units", [64, 331])
+@pytest.mark.parametrize("norm", ["layer", None])
+def test_projections(library, norm, units):
+    check(library, "lstm", units, norm=norm, proj_size=40)
+
+
 @KINDS
 def test_zoneout(library, way, kind):
     check(library, kind, 64, zoneout=0.25)
@@ -81,8 +93,9 @@ def check(library, kind, units, **options):
     )
     rng = np.random.default_rng(0)
     x = rng.normal(size=(9, 12, 20)).astype(np.float32)
-    dy = rng.normal(size=(9, 12, units)).astype(np.float32)
-    of_init = {name: options[name] for name in ("norm", "variant") if name in options}
+    dy = rng.normal(size=(9, 12, options.get("proj_size", units))).astype(np.float32)
+    of_init = {name: options[name] for name in ("norm", "variant", "proj_size") if name in options}
+    options.pop("proj_size", None)
     parameters = init(20, units, rng=rng, dtype=np.float32, **of_init)
     of_form = {name: value for name, value in options.items() if name != "zoneout"}
     packed = pack(taken(library, parameters), **of_form)
@@ -96,7 +109,7 @@ def check(library, kind, units, **options):
 
 @KINDS
 def test_dropout_of_a_sequence_without_batch(library, way, kind):
-    """The gradients of the last state alone, with one mask of the inputs for all steps."""
+    """The gradients of the last state alone, with one mask of each kind for all steps."""
     pytest.importorskip("cupy")  # which makes the products of Numba's arrays
     forward, backward, init = (
         getattr(rnn, f"{kind}_{what}") for what in ("forward", "backward", "init")
@@ -106,7 +119,7 @@ def test_dropout_of_a_sequence_without_batch(library, way, kind):
     parameters = init(20, 64, rng=rng, dtype=np.float32)
 
     def run(take, parameters):
-        mask = {"dropout": 0.5, "rng": np.random.default_rng(1)}
+        mask = {"dropout": 0.5, "recurrent_dropout": 0.25, "rng": np.random.default_rng(1)}
         *results, saved = forward(take(x), parameters, **mask)
         return [*results, *backward(None, saved, take(dh))]
 

@@ -113,6 +113,14 @@ def test_an_identity_projects_nothing():
     assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("sizes", [{"time": 0}, {"batch": 0}], ids="-".join)
+def test_nothing_has_gradients_of_0(sizes):
+    parameters, x, h, c = problem("layer", "paper", **sizes)
+    *_, saved = rnn.lstm_forward(x, parameters, h, c)
+    gradients = rnn.lstm_backward(None, saved).parameters
+    assert gradients.projection.shape == (SIZE, HIDDEN) and not gradients.projection.any()
+
+
 def test_layers():
     parameters, x, h, c = problem("layer", "paper")
     above = rnn.gru_init(SIZE, 2, rng=np.random.default_rng(2))

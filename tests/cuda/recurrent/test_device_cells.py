@@ -275,35 +275,20 @@ def test_host_and_device_do_not_mix(library, kind):
             call()
 
 
+@pytest.mark.parametrize("options", [
+    {"dropout": 0.5},
+    {"recurrent_dropout": 0.5},
+    {"recurrent_dropout": 0.25, "zoneout": 0.5, "reverse": True},
+], ids="-".join)  # fmt: skip
 @KINDS
-def test_dropout(products, kind):
+def test_dropout(products, kind, options):
     case = Case(kind)
-    device = case.to(products.take, "float64")
 
-    def options(name):
-        return {"lengths": LENGTHS, name: 0.5, "rng": np.random.default_rng(0)}
+    def drawn():
+        return {"lengths": LENGTHS, "rng": np.random.default_rng(0)} | options
 
-    assert_same(device.run(**options("dropout")), case.run(**options("dropout")), "float64")
-    with pytest.raises(NotImplementedError, match=r"^recurrent_dropout must be 0 on a device"):
-        device.run(**options("recurrent_dropout"))
-
-
-def test_reset_before_the_product_is_refused(library):
-    case = Case(GRU).to(library.take, "float32")
-    for call in (case.call, lambda **options: rnn.gru_pack(case.parameters, **options)):
-        with pytest.raises(NotImplementedError, match=r"^reset_after must be True on a device"):
-            call(reset_after=False)
-
-
-def test_projections_are_refused(library):
-    values = Case().parameters._asdict() | {"weight_h": np.ones((20, 2))}
-    arrays = {n: library.take(a.astype(np.float32)) for n, a in values.items() if a is not None}
-    projection = library.take(np.ones((2, 5), np.float32))
-    parameters = rnn.ProjectedLSTMParameters(**arrays, projection=projection)
-    x = library.take(np.ones((4, 2, 3), np.float32))
-    for call in (lambda: rnn.lstm(x, parameters), lambda: rnn.lstm_pack(parameters)):
-        with pytest.raises(NotImplementedError, match=r"^parameters must have no projection on"):
-            call()
+    found = case.to(products.take, "float64").run(**drawn())
+    assert_same(found, case.run(**drawn()), "float64")
 
 
 def test_shapes_are_checked(library):

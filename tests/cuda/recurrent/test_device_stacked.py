@@ -4,6 +4,7 @@ import cell_cases as cells
 import ml_dtypes
 import numpy as np
 import pytest
+from cell_calls import projected
 from cell_steps import assert_close
 from fake_libraries import STREAMS
 
@@ -13,6 +14,7 @@ from numnorm.rnn.parameters import GRU, LSTM, RNN
 
 LENGTHS = [2, 4, 0, 3]
 UNITS = 3
+LSTMS = rnn.LSTMParameters, rnn.ProjectedLSTMParameters
 
 
 def lstm(inputs, seed):
@@ -33,7 +35,7 @@ def problem(layers=None, *, time=4, batch=4):
     layers = layers or [(lstm(3, 0), elman(3, 1)), gru(2 * UNITS, 2), lstm(UNITS, 3)]
 
     def of(parameters):
-        count = 2 if isinstance(parameters, rnn.LSTMParameters) else 1
+        count = 2 if isinstance(parameters, LSTMS) else 1
         return tuple(rng.normal(size=(batch, UNITS)) for _ in range(count))
 
     states = [tuple(map(of, layer)) if type(layer) is tuple else of(layer) for layer in layers]
@@ -82,7 +84,8 @@ def check(library, dtype="float64", layers=None, *, sizes=None, swapped=False, *
         x, dy, options["batch_first"] = x.swapaxes(0, 1), dy.swapaxes(0, 1), True
 
     def drawing():
-        return {"rng": np.random.default_rng(5)} if "dropout" in options else {}
+        drops = options.keys() & {"dropout", "recurrent_dropout"}
+        return {"rng": np.random.default_rng(5)} if drops else {}
 
     expected = run(x, layers, states, dy, **options, **drawing())
     on_device = taken(library, dtype, x, layers, states, dy)
@@ -100,6 +103,11 @@ def test_dropout(products):
     check(products, "float32", lengths=LENGTHS, dropout=0.4)
 
 
+def test_projections(products):
+    below, beside = (projected(lstm(3, seed), np.random.default_rng(seed)) for seed in range(2))
+    check(products, layers=[(below, beside), gru(2 * UNITS, 2)], lengths=LENGTHS)
+
+
 def test_both_directions_on_top(products):
     layers = [elman(3, 0), (elman(UNITS, 1), elman(UNITS, 2))]
     check(products, "float32", layers, dropout=0.25, swapped=True, lengths=LENGTHS)
@@ -109,7 +117,9 @@ def test_both_directions_on_top(products):
     {},
     {"zoneout": 0.25},
     {"zoneout": 0.25, "dropout": 0.5},
+    {"zoneout": 0.25, "dropout": 0.5, "recurrent_dropout": 0.25},
     {"norm": "rms", "layers": [elman(3, 0, "rms")]},
+    {"reset_after": False, "layers": [(gru(3, 0), gru(3, 1)), gru(2 * UNITS, 2)]},
     {"nonlinearity": "relu", "layers": [elman(3, 0), elman(UNITS, 1)]},
     {"sizes": {"time": 0}},
     {"sizes": {"batch": 0}},

@@ -8,10 +8,19 @@ import pytest
 from cell_steps import assert_close
 
 from numnorm import rnn
-from numnorm.rnn.parameters import GRU, LSTM, RNN
+from numnorm.rnn.parameters import GRU, LSTM, PROJECTED_LSTM, RNN
 
 LENGTHS = [2, 4, 0, 3]
+WIDTH = 3  # of a state that is a projection
 KINDS = pytest.mark.parametrize("kind", [LSTM, GRU, RNN], ids=["lstm", "gru", "rnn"])
+
+
+def projected(parameters, rng):
+    """Return parameters of an LSTM with projections, from those of one without."""
+    given = parameters._asdict()
+    given["weight_h"] = np.ascontiguousarray(given["weight_h"][:, :WIDTH])
+    given["projection"] = rng.normal(size=(WIDTH, given["weight_h"].shape[0] // 4))
+    return rnn.ProjectedLSTMParameters(**given)
 
 
 class Case:
@@ -21,10 +30,14 @@ class Case:
         rng = np.random.default_rng(seed)
         self.kind, self.norm = kind, norm
         self.parameters = cells.parameters(cells.spec_of(kind, **norm), units, 3, seed=seed)
+        widths = [units] * len(kind.states)
+        if kind is PROJECTED_LSTM:
+            widths[0] = WIDTH
+            self.parameters = projected(self.parameters, rng)
         self.x = rng.normal(size=(time, batch, 3))
-        self.states = tuple(rng.normal(size=(len(kind.states), batch, units)))
-        self.grads = tuple(rng.normal(size=(len(kind.states), batch, units)))
-        self.dy = rng.normal(size=(time, batch, units))
+        self.states = tuple(rng.normal(size=(batch, width)) for width in widths)
+        self.grads = tuple(rng.normal(size=(batch, width)) for width in widths)
+        self.dy = rng.normal(size=(time, batch, widths[0]))
 
     def to(self, take, dtype, of_parameters=None):
         """Return the same case with its arrays on a device, in a dtype."""

@@ -23,7 +23,12 @@ _LSTM_FORMS = [
 ]
 _GRU_FORMS = [gru_spec(norm) for norm in NORMS]
 _RNN_FORMS = [rnn_spec(*choice) for choice in itertools.product(NORMS, NONLINEARITIES)]
-_OF_NORMS = {spec.cell: spec.parameters for spec in (*_LSTM_FORMS, *_GRU_FORMS, *_RNN_FORMS)}
+_RESET_FORMS = [gru_spec(norm, False) for norm in NORMS]
+# With the type, because tuples of different kinds may be equal.
+_OF_NORMS = {
+    (type(spec.cell), spec.cell): spec.parameters
+    for spec in (*_LSTM_FORMS, *_GRU_FORMS, *_RESET_FORMS, *_RNN_FORMS)
+}
 KINDS = {LSTMSpec: LSTM, GRUSpec: GRU, RNNSpec: RNN}
 _CHOSEN = {"norm": "layer", "variant": "paper", "nonlinearity": "tanh", "reset_after": True}
 
@@ -73,7 +78,8 @@ def shape_for(name, dtype):
 def parameters(spec, units, inputs, dtype="float64", seed=0):
     """Return random parameters of a spec."""
     rng, kind = np.random.default_rng(seed), KINDS[type(spec)]
-    names, wide = _OF_NORMS[spec._replace(zoneout=False)], len(kind.gates) * units
+    names = _OF_NORMS[type(spec), spec._replace(zoneout=False)]
+    wide = len(kind.gates) * units
 
     def draw(mean, *shape):
         return rng.normal(mean, 0.5, shape).astype(dtype)

@@ -311,11 +311,13 @@ def cell_kernels():
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.lstm import STEP
     from numnorm.backends.cuda.recurrent.parameter_gradients import make_cell_sums
-    from numnorm.backends.cuda.recurrent.pass_arrays import make_add_sums
+    from numnorm.backends.cuda.recurrent.pass_arrays import make_add_sums, make_dropped
+    from numnorm.backends.cuda.recurrent.step_kernels import make_added_gradients
     from numnorm.rnn.specs import lstm_spec
 
-    def of_form(element, units, norm, variant, *, whole=True, zoneout=False):
-        spec, what = lstm_spec(norm, variant).cell._replace(zoneout=zoneout), f"{norm} {variant}"
+    def of_form(element, units, norm, variant, *, whole=True, **options):
+        spec = lstm_spec(norm, variant).cell._replace(**options)
+        what = f"{norm} {variant}{' projected' if spec.projected else ''}"
         return of_one_step("LSTM", STEP, spec, what, element, units, whole=whole)
 
     for variant in ("paper", "normalized_cell", "per_gate", "cell_only"):
@@ -328,9 +330,12 @@ def cell_kernels():
         for whole in (True, False):
             yield from of_form(element, widest, "layer", "paper", whole=whole, zoneout=True)
         yield from of_form(element, widest, "layer", "per_gate", whole=False)
+        yield from of_form(element, 1024, "layer", "paper", projected=True)
+        yield f"gradients of states to project {element.name}", make_added_gradients(element)
         yield f"cell sums {element.name}", make_cell_sums(element, normed=True)
         yield f"cell sums {element.name}, no norm", make_cell_sums(element, normed=False)
         yield f"cell arrays added up {element.name}", make_add_sums(element)
+        yield f"cell states dropped {element.name}", make_dropped(element)
         yield f"rows taken {element.name}", make_gather_rows(element, element)
 
 
@@ -347,6 +352,24 @@ def gru_kernels():
     for norm in ("layer", "rms", "ada", None):
         yield from of_form(FLOAT32, 1024, norm)
     yield from of_form(FLOAT32, 64, "layer")
+    for element in (FLOAT32, FLOAT64):
+        for whole in (True, False):
+            yield from of_form(element, 512 * element.vector, "layer", whole=whole, zoneout=True)
+
+
+def reset_gru_kernels():
+    """Yield the two kernels of one step of a GRU whose reset gate scales the state."""
+    from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.recurrent.gru_reset import CANDIDATE_STEP, GATES_STEP
+    from numnorm.rnn.specs import gru_spec
+
+    def of_form(element, units, norm, *, whole=True, zoneout=False):
+        spec = gru_spec(norm, False).cell._replace(zoneout=zoneout)
+        for name, step in (("GRU-gates", GATES_STEP), ("GRU-candidate", CANDIDATE_STEP)):
+            yield from of_one_step(name, step, spec, norm, element, units, whole=whole)
+
+    for norm in ("layer", "ada", None):
+        yield from of_form(FLOAT32, 1024, norm)
     for element in (FLOAT32, FLOAT64):
         for whole in (True, False):
             yield from of_form(element, 512 * element.vector, "layer", whole=whole, zoneout=True)
@@ -516,6 +539,7 @@ FAMILIES = (
     user_kernels,
     cell_kernels,
     gru_kernels,
+    reset_gru_kernels,
     plain_cell_kernels,
     layer_kernels,
     batch_norm_cell_kernels,

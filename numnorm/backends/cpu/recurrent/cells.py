@@ -82,6 +82,8 @@ class ProductGradients:
     Parameters
     ----------
     weight_x, weight_h, x : array
+    projection : array or None
+        The weights of an LSTM's projections.
     state : array (batch + rows, H)
         The initial states, then those of all steps.
     reset : array (rows, H) or None
@@ -95,6 +97,7 @@ class ProductGradients:
         weight_x: Array,
         weight_h: Array,
         x: Array,
+        projection: Array | None,
         state: Array,
         reset: Array | None,
         steps: PackedSteps,
@@ -116,7 +119,9 @@ class ProductGradients:
         (self.x,) = tables(POOL, dtype, x.shape)  # the caller gets it
         self.weight_x = np.zeros((width, inputs), dtype)
         self.weight_h = np.zeros((width, hidden), dtype)
-        self.projection: Array | None = None
+        self.projection: Any = None
+        if projection is not None:
+            self.projection = np.zeros(projection.shape, dtype)
         # The index of each step's first previous state.
         batch = state.shape[0] - x.shape[0]
         self._before = np.concatenate(([0], batch + steps.offsets))
@@ -143,8 +148,6 @@ class ProductGradients:
     def add_projection(self, chunk: StepChunk, projected: Array, outputs: Array) -> None:
         """Add what a chunk's gradients of the projections of these outputs contribute."""
         dstate, outputs = projected[: chunk.rows], outputs[chunk.first : chunk.last]
-        if self.projection is None:
-            self.projection = np.zeros((dstate.shape[1], outputs.shape[1]), dstate.dtype)
         panels = matrix_panels(outputs)
         add_transposed_matmul(dstate, panels, self.projection, self._element_type)
 
@@ -329,7 +332,9 @@ def _backward(
     factors, projects = _factors(kind, spec, weights), kind.projects(spec)
     reset = saved.cell if kind.resets_before(spec) else None
     operand = saved.dropped if spec.recurrent_dropout else saved.state
-    gradients = ProductGradients(weights.x, weights.h, x, operand, reset, steps, element_type)
+    gradients = ProductGradients(
+        weights.x, weights.h, x, weights.projection, operand, reset, steps, element_type
+    )
     other = [(gradients.most_rows, outer), (batch, width)] if projects else []
     dz, dxp, gates, normalized, cell, panels, *others = tables(
         WORKING_MEMORY,

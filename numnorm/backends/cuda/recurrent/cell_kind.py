@@ -6,14 +6,8 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.contract.norms import Norm
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.recurrent.pass_arrays import (
-    Table,
-)
-from numnorm.backends.cuda.recurrent.step_kernels import (
-    ReadBack,
-    Results,
-    StepKind,
-)
+from numnorm.backends.cuda.recurrent.pass_arrays import Table
+from numnorm.backends.cuda.recurrent.step_kernels import ReadBack, Results, StepKind
 
 
 class Saved(NamedTuple):
@@ -29,6 +23,8 @@ class Saved(NamedTuple):
         For each state, the first states and then the states after every step.
     table : Table
         The statistics.
+    outputs : array (rows, H) or None
+        What an LSTM with projections projects. The history of h is then less wide.
     """
 
     z: Any
@@ -36,6 +32,7 @@ class Saved(NamedTuple):
     cell: Any
     history: tuple[Any, ...]
     table: Table
+    outputs: Any = None
 
 
 class ForwardArrays(NamedTuple):
@@ -50,11 +47,18 @@ class ForwardArrays(NamedTuple):
         The zoneout masks, one for each state. Read.
     cell : array (rows, H) or None
         Written: an LSTM's cell before its norm.
+    dropout : array (batch, H) or None
+        The dropout mask of the states in their product. Read.
+    outputs : array (rows, H) or None
+        Written: what an LSTM with projections projects. If nothing is saved it holds one step,
+        which the next overwrites.
     """
 
     xp: Any
     masks: tuple[Any, ...]
     cell: Any
+    dropout: Any
+    outputs: Any
 
 
 class BackwardArrays(NamedTuple):
@@ -70,12 +74,18 @@ class BackwardArrays(NamedTuple):
         The gradients of all outputs. Read.
     results : Results
         The gradients that the steps write.
+    dropout : array (batch, H) or None
+        The dropout mask of the states in their product. Read.
+    projected : array (rows, P) or None
+        Written: the gradients of the states of an LSTM with projections, over all their ways.
     """
 
     saved: ReadBack
     masks: tuple[Any, ...]
     dy: Any
     results: Results
+    dropout: Any
+    projected: Any
 
 
 class SpecFacts(NamedTuple):

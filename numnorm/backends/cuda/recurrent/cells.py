@@ -5,6 +5,7 @@ the state in every step. One kernel computes the rest of a step. A persistent ke
 possible, computes all steps.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -19,14 +20,17 @@ from numnorm.backends.contract.recurrent import (
     wants_persistent_kernels,
 )
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.arrays.gather_rows import write_rows
+from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused
 from numnorm.backends.cuda.recurrent import gru as gru_cells
+from numnorm.backends.cuda.recurrent import gru_reset
 from numnorm.backends.cuda.recurrent import lstm as lstm_cells
 from numnorm.backends.cuda.recurrent import rnn as rnn_cells
 from numnorm.backends.cuda.recurrent.cell_kind import BackwardArrays, CellKind, ForwardArrays, Saved
 from numnorm.backends.cuda.recurrent.parameter_gradients import (
     gradients_without_steps,
+    operands_before,
     weight_gradients,
 )
 from numnorm.backends.cuda.recurrent.pass_arrays import (
@@ -38,6 +42,7 @@ from numnorm.backends.cuda.recurrent.pass_arrays import (
     array_or_none,
     coefficient_numbers,
     copied,
+    dropped,
     new,
     new_states,
     new_table,
@@ -55,6 +60,7 @@ from numnorm.backends.cuda.recurrent.step_kernels import (
     Results,
     StepSaved,
     StepStates,
+    make_added_gradients,
     make_cell_backward,
     make_cell_forward,
 )
@@ -64,6 +70,7 @@ __all__ = ["cell_backward", "cell_forward", "cell_weights", "prepared_step"]
 
 _forward_kernel = functools.cache(make_cell_forward)
 _backward_kernel = functools.cache(make_cell_backward)
+_added_gradients = functools.cache(make_added_gradients)
 
 Masks = tuple[DeviceArray | None, ...]
 States = tuple[DeviceArray, ...]
@@ -84,6 +91,7 @@ def forward(
     weights: Weights,
     states: States,
     masks: Masks,
+    dropout: Any,
     save: bool,
 ) -> tuple[tuple[Any, ...], Saved | None]:
     """Return the history of each state, and what the backward pass needs.
@@ -92,7 +100,7 @@ def forward(
     """
     library = x.lib
     rows = x.shape[0]
-    batch, units = states[0].shape
+    batch, units = states[-1].shape
     facts = kind.facts_of(spec)
     state, *cells = states
     history = new_states(x, state, rows), *(new_states(x, c, rows * save) for c in cells)
@@ -100,9 +108,12 @@ def forward(
         return history, Saved(None, None, None, history, Table(None, 0))
     xp = library.matmul(x.array, weights.transposed_x)
     cell = new(x, (rows, units)) if save and facts.is_cell_apart else None
-    arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell)
+    outputs = None
+    if weights.projection is not None:
+        outputs = new(x, (rows if save else batch, units))
+    arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell, dropout, outputs)
     persistent = None
-    if wants_persistent_kernels.get():
+    if _may_persist(weights, dropout):
         persistent = planned_forward(kind, spec, x, history[0], batch)
     table = new_table(x, rows, facts.sites) if save or persistent else Table(None, 0)
     run = _or_step_by_step(persistent, _run_forward)
@@ -112,7 +123,12 @@ def forward(
     if cells and not facts.is_cell_apart:
         cell = library.rows(history[1], batch, batch + rows)
     z, xp = (products, xp) if facts.norm_each_product else (xp, None)
-    return history, Saved(z, xp, cell, history, table)
+    return history, Saved(z, xp, cell, history, table, outputs)
+
+
+def _may_persist(weights: Weights, dropout: Any) -> bool:
+    """Return whether the caller wants a kernel of all steps, which has neither of the two."""
+    return wants_persistent_kernels.get() and dropout is None and weights.projection is None
 
 
 def _or_step_by_step(persistent: Any, step_by_step: Any) -> Any:
@@ -152,12 +168,12 @@ def _run_forward(
     products in the array of the products with x.
     """
     library = x.lib
-    state, cells = _of_both(history)
+    (state, cells), outputs = _of_both(history), arrays.outputs
     facts = kind.facts_of(spec)
-    total, units = library.shape(state)
-    batch = total - x.shape[0]
+    batch, units = library.shape(state)[0] - x.shape[0], library.shape(history[-1])[1]
     all_arrays = (
-        arrays.xp, *_of_both(arrays.masks), arrays.cell, table.array, state, cells
+        arrays.xp, *_of_both(arrays.masks), arrays.cell, table.array,
+        state if outputs is None else outputs, cells,
     )  # fmt: skip
     shape = shape_for(units, x, *all_arrays, *weights.others)
     kernel = _forward_kernel(kind.step, spec, x.element, shape)
@@ -169,10 +185,12 @@ def _run_forward(
     products = []
     norm_each_product = facts.norm_each_product
     for start, count, before in step_ranges(steps, batch):
-        z = library.matmul(library.rows(state, before, before + count), weights.transposed_h)
+        operand = dropped(x, library.rows(state, before, before + count), arrays.dropout)
+        z = library.matmul(operand, weights.transposed_h)
         after = batch + start
         old_cell, new_cell = (before, after) if save else (0, 0)
-        xp, mask_h, mask_c, cell, stats, h, c = of_steps.at_rows(*(start,) * 5, after, new_cell)
+        output = after if outputs is None else start * save
+        xp, mask_h, mask_c, cell, stats, h, c = of_steps.at_rows(*(start,) * 5, output, new_cell)
         *_, h_before, c_before = of_steps.at_rows(*(start,) * 5, before, old_cell)
         launch(
             kernel, blocks_of(count, shape), x,
@@ -184,7 +202,18 @@ def _run_forward(
         )  # fmt: skip
         if save and norm_each_product:
             products.append(z)
+        if outputs is not None:
+            of_step = library.rows(outputs, output, output + count)
+            _write_states(x, library.matmul(of_step, weights.transposed_projection), state, after)
     return library.concatenated(products) if products else None
+
+
+def _write_states(x: DeviceArray, states: Any, history: Any, row: int) -> None:
+    """Copy states into their history, from a row on."""
+    count, width = x.lib.shape(states)
+    source = dataclasses.replace(x, array=states)
+    target = ArrayOffset(history, row * width * x.element.itemsize)
+    write_rows(source, x.element, (count, width), target)
 
 
 def backward(
@@ -196,21 +225,25 @@ def backward(
     weights: Weights,
     saved: Saved,
     masks: Masks,
+    dropout: Any,
     dy: DeviceArray,
     dstates: States,
 ) -> CellGradients:
     """Return all gradients."""
     rows = x.shape[0]
-    batch, units = dstates[0].shape
+    batch, units = dstates[-1].shape
     last = tuple(map(copied, dstates))
     if not rows:
         parameters = gradients_without_steps(x, weights, units, kind.sizes)
         return CellGradients(copied(x), last, parameters)
     results = _new_results(kind, spec, x, units)
     read = ReadBack(saved.z, saved.xp, saved.cell, saved.history[-1], saved.table.array)
-    arrays = BackwardArrays(read, tuple(map(array_or_none, masks)), dy.array, results)
+    projected = None if weights.projection is None else new(x, dy.shape)
+    arrays = BackwardArrays(
+        read, tuple(map(array_or_none, masks)), dy.array, results, dropout, projected
+    )
     persistent = None
-    if wants_persistent_kernels.get():
+    if _may_persist(weights, dropout):
         persistent = planned_backward(kind, spec, x, batch, units)
     run = _or_step_by_step(persistent, _run_backward)
     dh = product = run(kind, spec, scaling, x, steps, weights, arrays, last)
@@ -218,7 +251,11 @@ def backward(
         dh = added_up(x, (batch, units), product, last[0])
     dxp = results.dxp if kind.facts_of(spec).norm_each_product else results.dz
     parameters = kind.parameter_sums(spec, x, saved, results)
-    parameters |= weight_gradients(x, steps, saved.history[0], dxp, results.dz)
+    operands = operands_before(x, steps, saved.history[0], dropout)
+    parameters |= weight_gradients(x, operands, dxp, results.dz)
+    if projected is not None:
+        transposed = x.lib.permuted(projected, (1, 0))
+        parameters["projection"] = x.lib.matmul(transposed, saved.outputs)
     return CellGradients(x.lib.matmul(dxp, weights.x), (dh, *last[1:]), parameters)
 
 
@@ -247,8 +284,8 @@ def _run_backward(
 ) -> Any:
     """Compute all backward steps, and return the gradient of the first h through the products."""
     library = x.lib
-    saved, masks, dy, results = arrays
-    batch, units = library.shape(last[0])
+    saved, masks, dy, results, dropout, projected = arrays
+    batch, units = library.shape(last[-1])
     all_arrays = *saved, *_of_both(masks), dy, *results
     shape = shape_for(units, x, *all_arrays, *last, *weights.others)
     kernel = _backward_kernel(kind.step, spec, x.element, shape)
@@ -265,6 +302,10 @@ def _run_backward(
     for start, count, before in reversed(step_ranges(steps, batch)):
         rows = *(start,) * 3, before, *(start,) * 8
         z, xp, cell, state, table, mask_h, mask_c, grad_y, *targets = of_steps.at_rows(*rows)
+        if projected is not None:
+            grad_y = _output_gradients(
+                x, weights, (grad_y, product, dh), projected, (start, count, later)
+            )
         launch(
             kernel, blocks_of(count, shape), x,
             (
@@ -275,8 +316,25 @@ def _run_backward(
         )  # fmt: skip
         dz = library.rows(results.dz, start, start + count)
         later = count
-        product = library.matmul(dz, weights.h)
+        product = dropped(x, library.matmul(dz, weights.h), dropout)
     return product
+
+
+def _output_gradients(
+    x: DeviceArray, weights: Weights, grads: Any, projected: Any, rows: tuple[int, int, int]
+) -> Any:
+    """Return the gradients of the outputs of a step, which an LSTM projects.
+
+    `grads` are the arguments of `make_added_gradients`. `projected` gets the gradients of the
+    states. `rows` are the first row, the number of rows, and that of the next step.
+    """
+    library = x.lib
+    start, count, later = rows
+    _, width = library.shape(projected)
+    kernel, size = _added_gradients(x.element), count * width
+    target = ArrayOffset(projected, start * width * x.element.itemsize)
+    launch(kernel, -(-size // kernel.threads), x, (*grads, target), (later * width, size))
+    return library.matmul(library.rows(projected, start, start + count), weights.projection)
 
 
 # The functions of each kind of cell
@@ -285,9 +343,9 @@ def _run_backward(
 _MODULES: dict[type, Any] = {LSTMSpec: lstm_cells, GRUSpec: gru_cells, RNNSpec: rnn_cells}
 
 
-def _check_offered(spec: CellSpec) -> None:
-    if isinstance(spec, GRUSpec) and not spec.reset_after:
-        raise NotImplementedError("reset_after must be True on a device, got False")
+def _resets_before(spec: CellSpec) -> bool:
+    """Return whether the cell is a GRU with passes of its own, as a step has two products."""
+    return isinstance(spec, GRUSpec) and not spec.reset_after
 
 
 def _kind(spec: CellSpec) -> CellKind:
@@ -297,11 +355,9 @@ def _kind(spec: CellSpec) -> CellKind:
 
 def cell_weights(spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
     """Return the parameters of a recurrent cell in its compute dtype, as the passes take them."""
-    _check_offered(spec)
-    if hasattr(given, "projection"):
-        raise NotImplementedError("parameters must have no projection on a device, got one")
+    module = gru_reset if _resets_before(spec) else _MODULES[type(spec)]
     with on_device_of(given.weight_x):
-        return _MODULES[type(spec)].weights(spec, given, (ada_scale, ada_k))
+        return module.weights(spec, given, (ada_scale, ada_k))
 
 
 def cell_forward(
@@ -313,11 +369,18 @@ def cell_forward(
     states: tuple[DeviceArray, ...],
     zoneout_masks: tuple[DeviceArray | None, ...],
     save: bool,
-    dropout_mask: None = None,
+    dropout_mask: DeviceArray | None = None,
 ) -> tuple[tuple[Any, ...], Any]:
     """Return the history of each state, from the first one on, and what the backward pass needs."""
+    kind, dropout = _kind(spec), array_or_none(dropout_mask)
+    spec = spec._replace(recurrent_dropout=False)  # the same kernels
     with on_device_of(x):
-        return forward(_kind(spec), spec, scaling, x, steps, weights, states, zoneout_masks, save)
+        if isinstance(spec, GRUSpec) and _resets_before(spec):
+            mask = array_or_none(zoneout_masks[0])
+            return gru_reset.forward(
+                spec, scaling, x, steps, weights, states[0], mask, dropout, save
+            )
+        return forward(kind, spec, scaling, x, steps, weights, states, zoneout_masks, dropout, save)
 
 
 def prepared_step(*arguments: Any) -> None:
@@ -334,10 +397,17 @@ def cell_backward(
     zoneout_masks: tuple[DeviceArray | None, ...],
     dy: DeviceArray,
     dstates: tuple[DeviceArray, ...],
-    dropout_mask: None = None,
+    dropout_mask: DeviceArray | None = None,
 ) -> CellGradients:
     """Return all gradients, from the gradients of every step's h and of the last states."""
+    kind, dropout = _kind(spec), array_or_none(dropout_mask)
+    spec = spec._replace(recurrent_dropout=False)
     with on_device_of(x):
+        if isinstance(spec, GRUSpec) and _resets_before(spec):
+            mask = array_or_none(zoneout_masks[0])
+            return gru_reset.backward(
+                spec, scaling, x, steps, weights, saved, mask, dropout, dy, dstates[0]
+            )
         return backward(
-            _kind(spec), spec, scaling, x, steps, weights, saved, zoneout_masks, dy, dstates
+            kind, spec, scaling, x, steps, weights, saved, zoneout_masks, dropout, dy, dstates
         )

@@ -68,26 +68,25 @@ def product_norms(spec: GRUSpec) -> tuple[ProductNorm, ProductNorm]:
     )
 
 
-def make_gates(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``gates_of(pair, candidate, weights, numbers, at, width, gates)``.
+def make_gate_pair(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
+    """Return a device function ``gate_pair(pair, weights, numbers, at, width, gates)``.
 
-    It computes four sections of `gates` from the normalized products: 1 - z, r, the candidate, and
-    the candidate's input from the state, which r multiplies. 1 - z is accurate, not z, because it
-    multiplies the old state, which may be large. `weights` is `GRUWeights`, `numbers` is
-    `AdaNumbers`, `at` the thread's first unit, and `width` the number of units.
+    It computes two sections of `gates` from the normalized products: 1 - z and r. 1 - z is
+    accurate, not z, because it multiplies the old state, which may be large. `weights` has the
+    addresses ``offset, gamma_h, gamma_x``, `numbers` is `AdaNumbers`, `at` the thread's first unit,
+    and `width` the number of units.
     """
     columns = row_columns(element, shape)
     zero = constant(element, 0.0)
     compute_type = element.compute_type
     slots = columns.slots
-    sigmoid, tanh = make_sigmoid(element), make_tanh(element)
+    sigmoid = make_sigmoid(element)
     offset_of = make_column_weight(element, element, columns)
     add = make_add_normalized(spec.norm, element, shape)
-    candidate_input = device(gru_candidate_input)
 
     @device
-    def gates_of(pair, candidate, weights, numbers, at, width, gates):
-        offset, offset_x, offset_h, gamma_h, gamma_x = weights
+    def gate_pair(pair, weights, numbers, at, width, gates):
+        offset, gamma_h, gamma_x = weights
         total = cuda.local.array(slots, compute_type)
         for gate in range(2):
             first = gate * width
@@ -96,6 +95,32 @@ def make_gates(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
             add(pair[(2 + gate) * slots :], gamma_x, numbers, first, at, width, total)
             for k in range(slots):
                 gates[gate * slots + k] = sigmoid(total[k] if gate else -total[k])
+
+    return gate_pair
+
+
+def make_gates(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
+    """Return a device function ``gates_of(pair, candidate, weights, numbers, at, width, gates)``.
+
+    It computes four sections of `gates` from the normalized products: those of `make_gate_pair`,
+    the candidate, and the candidate's input from the state, which r multiplies. `weights` is
+    `GRUWeights`, and the other arguments are those of `make_gate_pair`.
+    """
+    columns = row_columns(element, shape)
+    zero = constant(element, 0.0)
+    compute_type = element.compute_type
+    slots = columns.slots
+    tanh = make_tanh(element)
+    gate_pair = make_gate_pair(spec, element, shape)
+    offset_of = make_column_weight(element, element, columns)
+    add = make_add_normalized(spec.norm, element, shape)
+    candidate_input = device(gru_candidate_input)
+
+    @device
+    def gates_of(pair, candidate, weights, numbers, at, width, gates):
+        offset, offset_x, offset_h, gamma_h, gamma_x = weights
+        total = cuda.local.array(slots, compute_type)
+        gate_pair(pair, (offset, gamma_h, gamma_x), numbers, at, width, gates)
         first, from_h = 2 * width, gates[3 * slots :]
         offset_of(offset_h, zero, 0, at, width, from_h)
         add(candidate, gamma_h, numbers, first, at, width, from_h)

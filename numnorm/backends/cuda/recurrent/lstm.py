@@ -418,6 +418,20 @@ def _make_gate_gradients(spec: LSTMSpec, element: ElementType, shape: RowShape) 
     return gate_gradients
 
 
+def _make_output_gradient(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
+    """Return `make_state_gradient`; with projections, the gradient of the outputs is all in dy."""
+    if not spec.projected:
+        zoned = spec.zoneout
+        return make_state_gradient(element, shape, zoneout=zoned, past_every_step=zoned)
+    read = make_read_columns(element, row_columns(element, shape))
+
+    @device
+    def output_gradient(incoming, span, later, grad, bypass):
+        read(incoming.dy, span.row * span.width, span.at, span.width, grad)
+
+    return output_gradient
+
+
 def make_step_back(spec: LSTMSpec, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return the device function ``step_back`` of `StepKind`."""
     columns = row_columns(element, shape)
@@ -428,12 +442,12 @@ def make_step_back(spec: LSTMSpec, element: ElementType, shape: RowShape, sums_o
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     read_products = make_read_products(of, element, shape, summed=True)
     normalize_again = make_normalize_again(of, element, shape)
-    gates_of, gate_gradients = (
-        make(spec, element, shape) for make in (make_gates, _make_gate_gradients)
+    gates_of, gate_gradients, output_gradient = (
+        make(spec, element, shape)
+        for make in (make_gates, _make_gate_gradients, _make_output_gradient)
     )
     zoned = spec.zoneout
     numbers = max(1, of.parts.count * NUMBERS)
-    state_gradient = make_state_gradient(element, shape, zoneout=zoned, past_every_step=zoned)
     blend_gradient = make_blend_gradient(element, shape, zoneout=zoned)
     cell_gradient = _make_cell_gradient(spec, element, shape, sums_of)
     norm_backward = make_gate_norm_backward(of.norm, element, shape, of.parts, of.gates, sums_of)
@@ -450,7 +464,7 @@ def make_step_back(spec: LSTMSpec, element: ElementType, shape: RowShape, sums_o
         read_products(saved, span, values)
         normalize_again(saved.table, span, values, stats)
         gates_of(values, weights[:3], ada, at, width, width, gates)
-        state_gradient(incoming, span, later, grad, bypass)
+        output_gradient(incoming, span, later, grad, bypass)
         if zoned:
             write(incoming.dh, row * width, at, limit, bypass)
         read(incoming.dc, row * width, at, width, dcell)
@@ -485,8 +499,8 @@ SIZES = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), GATES)
 def weights(spec: LSTMSpec, parameters: Any, ada: tuple[float, float]) -> Weights:
     """Return the parameters of an LSTM; the betas of the products are added to the bias."""
     like = parameters.weight_h
-    units = like.shape[1]
-    four = GATES * units
+    four = like.shape[0]
+    units = four // GATES
     norm_x = spec.gates if spec.norm_each_product else None
     biases = map(array_or_none, (parameters.bias, parameters.beta_x, parameters.beta_h))
     others = LSTMWeights(
@@ -516,7 +530,7 @@ def _parameter_sums(
     """Return the gradients of biases and norms, by name."""
     grads = {}
     table = saved.table
-    units = x.lib.shape(saved.history[0])[1]
+    units = x.lib.shape(saved.history[1])[1]
     has_gamma = spec.gates is not None and spec.gates.parameters > 0
     if has_gamma:
         grads["gamma_h"], offset = column_sums(

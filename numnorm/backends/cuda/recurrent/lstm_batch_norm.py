@@ -31,6 +31,7 @@ from numnorm.backends.cuda.recurrent.lstm import GATES, SIZES
 from numnorm.backends.cuda.recurrent.parameter_gradients import (
     column_sums,
     gradients_without_steps,
+    operands_before,
     weight_gradients,
 )
 from numnorm.backends.cuda.recurrent.pass_arrays import (
@@ -397,7 +398,8 @@ def batch_cell_backward(
         if "bias" not in parameters:
             _, parameters["bias"] = column_sums(x, dz)
         parameters |= dict.fromkeys(("beta_x", "beta_h"), parameters["bias"])
-        parameters |= weight_gradients(x, saved.steps, saved.state, dxp, dz)
+        operands = operands_before(x, saved.steps, saved.state, None)
+        parameters |= weight_gradients(x, operands, dxp, dz)
         return CellGradients(library.matmul(dxp, weights.x), (dh, dc), parameters)
 
 

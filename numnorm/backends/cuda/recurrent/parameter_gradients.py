@@ -22,7 +22,13 @@ from numnorm.backends.cuda.compiler.target import (
     make_store_one,
 )
 from numnorm.backends.cuda.recurrent.cell_norm import NUMBERS, make_load_statistics, normalized
-from numnorm.backends.cuda.recurrent.pass_arrays import Table, Weights, new, step_ranges
+from numnorm.backends.cuda.recurrent.pass_arrays import (
+    Table,
+    Weights,
+    dropped,
+    new,
+    step_ranges,
+)
 from numnorm.backends.cuda.rows.parameter_sums import COLUMNS, make_parameter_gradients
 from numnorm.backends.cuda.threads.reductions import make_joined, two_sum
 
@@ -136,7 +142,17 @@ def column_sums(
     return (results[0], results[1]) if normed else (None, results[0])
 
 
-def states_before(x: DeviceArray, steps: PackedSteps, state: Any) -> Any:
+def operands_before(x: DeviceArray, steps: PackedSteps, state: Any, mask: Any) -> Any:
+    """Return each row's operand of the weights: its input state, times the mask of dropout."""
+    states = _states_before(x, steps, state)
+    if mask is None:
+        return states
+    counts = steps.batch_sizes.tolist()
+    of_rows = x.lib.concatenated([x.lib.rows(mask, 0, count) for count in counts])
+    return dropped(x, states, of_rows)
+
+
+def _states_before(x: DeviceArray, steps: PackedSteps, state: Any) -> Any:
     """Return each row's input state, from the history of states."""
     library = x.lib
     batch = library.shape(state)[0] - x.shape[0]
@@ -146,14 +162,15 @@ def states_before(x: DeviceArray, steps: PackedSteps, state: Any) -> Any:
     return library.concatenated([library.rows(state, at, at + count) for _, count, at in ranges])
 
 
-def weight_gradients(
-    x: DeviceArray, steps: PackedSteps, state: Any, dxp: Any, dz: Any
-) -> dict[str, Any]:
-    """Return the gradients of both weight matrices, from the gradients of their products."""
+def weight_gradients(x: DeviceArray, operands: Any, dxp: Any, dz: Any) -> dict[str, Any]:
+    """Return the gradients of both weight matrices, from the gradients of their products.
+
+    `operands` are the states that the weights are multiplied by.
+    """
     dxp_t, dz_t = (x.lib.permuted(d, (1, 0)) for d in (dxp, dz))
     return {
         "weight_x": x.lib.matmul(dxp_t, x.array),
-        "weight_h": x.lib.matmul(dz_t, states_before(x, steps, state)),
+        "weight_h": x.lib.matmul(dz_t, operands),
     }
 
 
@@ -167,4 +184,6 @@ def gradients_without_steps(
     library = x.lib
     shapes: dict[str, Shape] = {name: (size * units,) for name, size in sizes.items()}
     shapes |= {"weight_x": library.shape(weights.x), "weight_h": library.shape(weights.h)}
+    if weights.projection is not None:
+        shapes["projection"] = library.shape(weights.projection)
     return {name: library.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}

@@ -77,6 +77,24 @@ def make_add_sums(element: ElementType) -> Kernel:
 _added_up = functools.cache(make_add_sums)
 
 
+def make_dropped(element: ElementType) -> Kernel:
+    """Return the kernel that multiplies states, or their gradients, by their dropout mask.
+
+    It takes the addresses ``states, mask, result``, and ``count``.
+    """
+    load_one, store_one = make_load_one(element), make_store_one(element)
+
+    def kernel(states, mask, result, count):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            store_one(result, i, load_one(states, i) * load_one(mask, i))
+
+    return Kernel(kernel, ("address",) * 3 + ("index",), _THREADS)
+
+
+_dropped = functools.cache(make_dropped)
+
+
 class Weights(NamedTuple):
     """The parameters of a recurrent cell, arrays of its library.
 
@@ -89,6 +107,8 @@ class Weights(NamedTuple):
         The kernels' other parameters; None for an array that is missing.
     numbers : tuple of float
         The fields of `AdaNumbers`.
+    projection, transposed_projection : array or None
+        The weights of an LSTM's projections.
     """
 
     x: Any
@@ -97,6 +117,8 @@ class Weights(NamedTuple):
     transposed_h: Any
     others: tuple[Any, ...]
     numbers: tuple[float, float]
+    projection: Any = None
+    transposed_projection: Any = None
 
 
 class Table(NamedTuple):
@@ -122,7 +144,12 @@ def make_weights(parameters: Any, others: tuple[Any, ...], numbers: tuple[float,
     h = parameters.weight_h.array
     library = parameters.weight_x.lib
     transposed_x, transposed_h = (library.permuted(a, (1, 0)) for a in (x, h))
-    return Weights(x, h, transposed_x, transposed_h, others, numbers)
+    weights = Weights(x, h, transposed_x, transposed_h, others, numbers)
+    projection = array_or_none(getattr(parameters, "projection", None))
+    if projection is None:
+        return weights
+    transposed = library.permuted(projection, (1, 0))
+    return weights._replace(projection=projection, transposed_projection=transposed)
 
 
 def norm_numbers(norm: Norm | None, ada: tuple[float, float]) -> tuple[float, float]:
@@ -153,6 +180,16 @@ def added_up(like: DeviceArray, shape: Shape, *values: Any) -> Any:
     three = (*values, None, None, None)[:3]
     if count:
         launch(kernel, -(-count // kernel.threads), like, (*three, result), (count,))
+    return result
+
+
+def dropped(x: DeviceArray, states: Any, mask: Any) -> Any:
+    """Return states, or their gradients, times the first rows of a mask; None is no mask."""
+    if mask is None:
+        return states
+    shape = x.lib.shape(states)
+    result, count, kernel = new(x, shape), math.prod(shape), _dropped(x.element)
+    launch(kernel, -(-count // kernel.threads), x, (states, mask, result), (count,))
     return result
 
 

@@ -170,7 +170,7 @@ def _copy_columns(
         launch(kernel, -(-count // kernel.threads), x, (x.array, result), sizes)
 
 
-# Dropout of inputs, with one mask for all steps
+# Dropout of inputs and of states, with one mask for all steps
 
 
 def dropped(rows: Any, kept: Any, factor: float, layout: SequenceLayout) -> Any:
@@ -181,6 +181,10 @@ def dropped(rows: Any, kept: Any, factor: float, layout: SequenceLayout) -> Any:
     return dataclasses.replace(rows, array=result) if isinstance(rows, DeviceArray) else result
 
 
-def dropout_mask(kept: Any, factor: float, layout: SequenceLayout, x: DeviceArray) -> Any:
-    """Raise: the kernels of a device have no such mask."""
-    raise NotImplementedError("recurrent_dropout must be 0 on a device, got another number")
+def dropout_mask(kept: Any, factor: float, layout: SequenceLayout, x: DeviceArray) -> DeviceArray:
+    """Return the factors of the states, in the order of the layout."""
+    rows = kept if layout.order is None else kept[layout.order]
+    factors = np.multiply(rows, factor, dtype=x.element.compute_type)
+    with on_device_of(x):
+        array = x.lib.from_host(x.array, factors)
+    return dataclasses.replace(x, name="recurrent_dropout", array=array, shape=factors.shape)

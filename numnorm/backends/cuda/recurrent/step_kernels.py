@@ -15,7 +15,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.cuda.compiler.element_type import ElementType
-from numnorm.backends.cuda.compiler.target import Kernel, cuda, device
+from numnorm.backends.cuda.compiler.target import (
+    Kernel,
+    cuda,
+    device,
+    make_load_one,
+    make_store_one,
+)
 from numnorm.backends.cuda.recurrent.cell_norm import SMEM_PER_WARP, smem_for_parts
 from numnorm.backends.cuda.threads.reductions import WARP, SumsOf, make_team_sums
 from numnorm.backends.cuda.threads.row_columns import row_columns
@@ -233,6 +239,8 @@ class OfNorms(NamedTuple):
 
 # Kernels
 
+_THREADS = 128  # of a block that adds up gradients
+
 
 @dataclasses.dataclass(frozen=True)
 class StepKind:
@@ -340,3 +348,19 @@ def make_cell_backward(kind: StepKind, spec: Any, element: ElementType, shape: R
         _numbers(AdaNumbers, element), (OfNorms, (flow, flow)),
     )  # fmt: skip
     return Kernel(kernel, parameters, shape.threads)
+
+
+def make_added_gradients(element: ElementType) -> Kernel:
+    """Return the kernel that adds up the gradients of a step's states, for a projection of them.
+
+    It takes the addresses ``dy, product, dh`` of `Incoming` and ``result``; and the numbers of
+    elements of the product and of the result.
+    """
+    load, store = make_load_one(element), make_store_one(element)
+
+    def kernel(dy, product, dh, result, later, count):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            store(result, i, load(dy, i) + load(product if i < later else dh, i))
+
+    return Kernel(kernel, ("address",) * 4 + ("index",) * 2, _THREADS)

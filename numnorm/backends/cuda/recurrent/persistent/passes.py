@@ -151,7 +151,7 @@ def _run_forward(
     each product has its own norm. Otherwise return None: the kernel then saves the sums of both
     products in the array of the products with x.
     """
-    (xp, masks, cell), (state, *cells), step = arrays, history, _STEPS[type(spec)]
+    (xp, masks, cell, *_), (state, *cells), step = arrays, history, _STEPS[type(spec)]
     total, units = x.lib.shape(state)
     rows = x.shape[0]
     batch = total - rows
@@ -181,7 +181,7 @@ def _run_backward(
     steps: PackedSteps, weights: Weights, arrays: BackwardArrays, last: tuple[Any, ...],
 ) -> Any:  # fmt: skip
     """Run all steps backward; return the gradient of the first states through the products."""
-    saved, masks, dy, results = arrays
+    saved, masks, dy, results, *_ = arrays
     batch, units = x.lib.shape(last[0])
     product = new(x, (batch, units))
     sums = new(x, (batch * max(1, sums_of_row(kind.step, spec)) * plan.slices,))
