@@ -1,11 +1,11 @@
 # Written by tests/support/stubs.py.
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
 from numnorm.arguments import Axis
-from numnorm.array_types import Detach, EpsIn, Integer, NanPolicy, Number
+from numnorm.array_types import Convention, Detach, EpsIn, Integer, NanPolicy, Number
 from numnorm.jax.batch import BatchNormalized as BatchNormalized
 from numnorm.jax.batch import batch_norm as batch_norm
 from numnorm.jax.recurrent import gru as gru
@@ -86,12 +86,19 @@ def instance_norm(
     beta: Any = None,
     *,
     channel_axis: Integer = 1,
+    running_mean: Any = None,
+    running_var: Any = None,
+    training: bool = True,
+    momentum: Number | Literal["cumulative"] | None = None,
+    batches: int | None = None,
+    convention: Convention = "torch",
+    unbiased: bool | None = None,
     eps: Number = 1e-05,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",
     fill: Number | None = None,
-) -> jax.Array: ...
+) -> jax.Array | BatchNormalized: ...
 def layer_norm(
     x: Any,
     gamma: Any = None,

@@ -38,7 +38,7 @@ from numnorm.norms.spec import taken_counting
 
 
 class BatchNormalized(NamedTuple):
-    """The result of `batch_norm` in training with running statistics.
+    """The result of `batch_norm` and `instance_norm` in training with running statistics.
 
     Attributes
     ----------

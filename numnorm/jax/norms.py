@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import Norm
@@ -22,8 +23,9 @@ from numnorm.derived import (
     summary_of,
 )
 from numnorm.jax.arrays import as_float_array, as_parameter, counting_arrays
+from numnorm.jax.batch import BatchNormalized
 from numnorm.jax.passes import Pass, normalized_by_python
-from numnorm.jax.rows import RowNorm, normalize
+from numnorm.jax.rows import RowNorm, compute_dtype, normalize
 from numnorm.jax.targets import varying_like
 from numnorm.layouts import RowLayout
 from numnorm.norms.spec import RUNNING_OPTIONS, NormSpec, RowCall, taken_counting
@@ -38,6 +40,13 @@ _X = """ : array_like
     float."""
 _OF_ELEMENTS = """ : array_like, optional
     As for `numnorm.{name}`; arrays of the trace, constants for the gradient."""
+_RUNNING = """ : array_like, optional
+    Of shape ``(C,)``, both or neither. They are required in inference. Nothing is updated in
+    place: in training, the new ones are returned."""
+_RETURNS = "jax.Array\n    Of the shape and dtype of x."
+_RETURNS_RUNNING = """jax.Array or BatchNormalized
+    y, of the shape and dtype of x; in training with running statistics
+    ``(y, running_mean, running_var)``."""
 _ENDING = """
 Raises
 ------
@@ -59,28 +68,29 @@ def for_jax(spec: NormSpec, module: str) -> Callable[..., Any]:
     shown = list(_parameters(spec))
     texts = {**parameter_texts(spec.backward), **parameter_texts(spec.function), "x": _X}
     texts |= dict.fromkeys(("where", "weights"), _OF_ELEMENTS.format(name=spec.name))
+    texts |= dict.fromkeys(spec.updates, _RUNNING)
     example = re.sub(r"\[.*?\]", r"jax.numpy.array(\g<0>)", spec.example.options)
     docstring = docstring_of(
         summary_of(spec.function),
         {p.name: texts[p.name] for p in shown},
-        "jax.Array\n    Of the shape and dtype of x.",
+        _RETURNS_RUNNING if spec.updates else _RETURNS,
         _ENDING.format(name=spec.name, x=spec.example.x, options=example, y=spec.example.y),
     )
 
     def call(arguments: dict[str, Any]) -> Any:
         return _norm(spec, arguments)
 
-    return plain_function(spec.name, module, shown, "jax.Array", call, docstring)
+    returns = "jax.Array | BatchNormalized" if spec.updates else "jax.Array"
+    return plain_function(spec.name, module, shown, returns, call, docstring)
 
 
 def _parameters(spec: NormSpec) -> Iterator[Parameter]:
-    arrays = "x", *spec.parameters, *spec.constants, "where", "weights"
-    left_out = ("out", *spec.updates, *(RUNNING_OPTIONS if spec.updates else ()))
+    arrays = "x", *spec.parameters, *spec.constants, *spec.updates, "where", "weights"
     public = parameters_of(spec.function)
     for name, parameter in public.items():
         if name == "where":
             yield from spec.only_backward.values()
-        if name not in left_out:
+        if name != "out":
             yield parameter.replace(annotation="Any") if name in arrays else parameter
 
 
@@ -88,10 +98,32 @@ def _norm(spec: NormSpec, arguments: dict[str, Any]) -> Any:
     x = as_float_array("x", arguments.pop("x"))
     parameters = {name: arguments.pop(name) for name in (*spec.parameters, *spec.constants)}
     counting = taken_counting(arguments)
-    if spec.norm is None or counting:
-        return _by_python(spec, x, parameters, arguments, counting)
+    running = _running(spec, x, arguments, counting)
+    if spec.norm is None or counting or running:
+        return _by_python(spec, x, parameters, arguments, counting, running)
     assert spec.row_call is not None
     return _rows(spec.norm, spec.row_call(x.shape, **arguments), x, parameters)
+
+
+def _running(
+    spec: NormSpec, x: Any, arguments: dict[str, Any], counting: dict[str, Any]
+) -> dict[str, Any]:
+    """Take running statistics and their options out of arguments; return them if there are any."""
+    if not spec.updates:
+        return {}
+    public = parameters_of(spec.function)
+    options = {name: arguments.pop(name) for name in RUNNING_OPTIONS}
+    arrays = {name: arguments.pop(name) for name in spec.updates}
+    arrays = {name: as_float_array(name, a) for name, a in arrays.items() if a is not None}
+    if not arrays and all(options[name] == public[name].default for name in RUNNING_OPTIONS):
+        return {}
+    arrays = {name: a.astype(compute_dtype(a.dtype)) for name, a in arrays.items()}
+    # NumPy's function raises for wrong arguments also where there are no samples.
+    empty = {name: np.zeros(a.shape, a.dtype) for name, a in arrays.items()}
+    empty["x"] = np.zeros((0, *x.shape[1:]), x.dtype)
+    counted = {n: 1 if n in ("where", "weights") else v for n, v in counting.items()}
+    spec.function(**empty, **arguments, **options, **counted)
+    return {**options, **arrays} if arrays else {}
 
 
 # Norms of rows: compiled handlers
@@ -130,7 +162,8 @@ def _normalized(static: RowNorm, layout: RowLayout, x: Any, gamma: Any, beta: An
     return y if order is None else jnp.transpose(y, [order.index(k) for k in range(y.ndim)])
 
 
-# Moving norms, and norms with missing values or weights: handlers that call Python
+# Moving norms, and norms with missing values, weights or running statistics: handlers that call
+# Python
 
 
 def _by_python(
@@ -139,11 +172,13 @@ def _by_python(
     parameters: dict[str, Any],
     options: dict[str, Any],
     counting: dict[str, Any],
+    running: dict[str, Any],
 ) -> Any:
     statistic_shape = x.shape
     if spec.row_call is not None:
         layout = spec.row_call(x.shape, **options).layout
-        statistic_shape = layout.statistic_shape
+        frozen = running and not running["training"]
+        statistic_shape = layout.parameter_shape if frozen else layout.statistic_shape
     arrays = {"x": x}
     along = {**spec.parameters, **spec.constants}
     for name, value in parameters.items():
@@ -159,7 +194,9 @@ def _by_python(
             check_shape(name, arrays[name].shape, (), "a number")
         else:
             check_shape(name, arrays[name].shape, layout.parameter_shape, layout.parameter_meaning)
+    arrays |= {name: running.pop(name) for name in spec.updates if name in running}
     arrays |= counting_arrays(spec, x, options[spec.axis], counting)
-    static = Pass(spec.name, tuple(arrays), statistic_shape, options | counting)
+    static = Pass(spec.name, tuple(arrays), statistic_shape, options | running | counting)
     static.check(arrays)
-    return normalized_by_python(static, *arrays.values())[0]
+    y, *moved = normalized_by_python(static, *arrays.values())
+    return BatchNormalized(y, *moved) if moved else y

@@ -11,6 +11,10 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import FLOAT_DTYPES, check_array, validate_data
 
+from numnorm.arguments import check_shape
+from numnorm.derived import parameters_of
+from numnorm.norms.declared import BY_NAME
+
 Array = np.ndarray[Any, Any]
 
 # The elements of a chunk: its temporary arrays of float64 stay in the cache.
@@ -31,6 +35,8 @@ class Normalizer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Return X as an array of floats, and remember its features if `reset`."""
         given = as_numpy(X)
         values = self._checked(given, float_dtypes(X))
+        if reset:
+            self._weights_of(values.shape[1])  # before the features are remembered
         validate_data(self, given, reset=reset, skip_check_array=True)
         return values
 
@@ -51,9 +57,34 @@ class Normalizer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _takes_nan(self) -> bool:
         return bool(self.nan_policy != "raise")
 
-    def _missing(self) -> dict[str, Any]:
-        """Return the keywords with which a norm leaves out NaN, where that is wanted."""
-        return {"nan_policy": "omit"} if self.nan_policy == "omit" else {}
+    def _counting(self, X: Array) -> dict[str, Any]:
+        """Return the keywords with which a norm leaves out NaN, and those for weights of X."""
+        weights = self._weights_of(X.shape[1])
+        given: dict[str, Any] = {} if weights is None else {"weights": weights}
+        return {**given, "nan_policy": "omit"} if self.nan_policy == "omit" else given
+
+    def _weights_of(self, features: int) -> Array | None:
+        """Return the checked weights of the features, if the estimator takes them and has some."""
+        given = getattr(self, "weights", None)
+        if given is None:
+            return None
+        weights: Array = check_array(
+            as_numpy(given), ensure_2d=False, dtype=np.float64, input_name="weights"
+        )
+        check_shape("weights", weights.shape, (features,), "one for each feature of X")
+        if not (np.min(weights) >= 0 and np.any(weights)):
+            got = f"{np.min(weights):g}" if np.any(weights) else "only 0"
+            raise ValueError(f"weights must be at least 0, and greater for a feature, got {got}")
+        return weights
+
+    def _relative_weights(self, features: int) -> tuple[Array, Any]:
+        """Return weights times ``2.0**-exponent``, so that the largest is near 1; the exponent."""
+        weights = self._weights_of(features)
+        if weights is None:
+            return np.ones(features), 0
+        exponent = np.frexp(np.max(weights))[1]
+        with np.errstate(under="ignore"):
+            return np.ldexp(weights, -exponent), exponent
 
     def _out(self, values: Array) -> Array | None:
         """Return where to write the result: into `values` where that is wanted and possible."""
@@ -65,6 +96,14 @@ class Normalizer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = [np.dtype(kind).name for kind in FLOAT_DTYPES]
         tags.array_api_support = True
         return tags
+
+
+def constraints_of(norm: str) -> dict[str, list[Any]]:
+    """Return the constraints of all estimators, with weights if the norm is declared with some."""
+    constraints = dict(Normalizer._parameter_constraints)
+    if "weights" in parameters_of(BY_NAME[norm].function):
+        constraints["weights"] = ["array-like", None]
+    return constraints
 
 
 class RowNormalizer(Normalizer):
@@ -187,16 +226,22 @@ def power_of_two(x: Array, axis: int) -> Array:
     return exponents
 
 
-def centred(x: Array, valid: Array | None = None) -> tuple[Array, Array]:
+def centred(x: Array, weights: Array, valid: Array | None = None) -> tuple[Array, Array]:
     """Return the deviations from the mean of each row, and the mean; x is float64."""
     where: Any = True if valid is None else valid
-    count = x.shape[1] if valid is None else np.sum(valid, axis=1, keepdims=True)
-    mean = np.sum(x, axis=1, keepdims=True, where=where) / count
+    count = weight_of(weights, x.shape, where)
+    mean = np.sum(x * weights, axis=1, keepdims=True, where=where) / count
     deviations = x - mean
     # What the mean lost when it was rounded, which is much at a large offset.
-    lost = np.sum(deviations, axis=1, keepdims=True, where=where) / count
+    lost = np.sum(deviations * weights, axis=1, keepdims=True, where=where) / count
     deviations -= lost
     return deviations, mean + lost
+
+
+def weight_of(weights: Array, shape: tuple[int, ...], where: Any) -> Array:
+    """Return the sum of the weights of each row, of those where `where` is true."""
+    total: Array = np.sum(np.broadcast_to(weights, shape), axis=1, keepdims=True, where=where)
+    return total
 
 
 def check_constant(constant: Array, policy: str, what: str) -> None:

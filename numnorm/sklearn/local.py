@@ -7,7 +7,7 @@ from numbers import Integral
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from numnorm.sklearn.base import Array, Normalizer, RowNormalizer, in_chunks
+from numnorm.sklearn.base import Array, RowNormalizer, constraints_of, in_chunks
 from numnorm.sklearn.moving import moving_norm_of_any_scale
 
 
@@ -49,7 +49,7 @@ class LocalStandardNormalVariate(RowNormalizer):
     """
 
     _parameter_constraints = {
-        **Normalizer._parameter_constraints,
+        **constraints_of("moving_norm"),
         "window": [Interval(Integral, 3, None, closed="left")],
         "ddof": [Interval(Integral, 0, None, closed="left")],
         "pad_mode": [StrOptions({"reflect", "symmetric", "edge"})],
@@ -80,7 +80,7 @@ class LocalStandardNormalVariate(RowNormalizer):
     def _by_definition(self, x: Array) -> Array:
         beside = self.window // 2
         padded = np.pad(x, ((0, 0), (beside, beside)), mode=self.pad_mode)  # type: ignore[call-overload]
-        options = {"center": True, **self._missing()}
+        options = {"center": True, **self._counting(x)}
         windows = moving_norm_of_any_scale(padded, self.window, 0.0, None, options)
         result: Array = windows[:, beside : beside + x.shape[1]]
         if self.ddof:

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 
 import numnorm
-from numnorm.sklearn.base import Array, Normalizer, RowNormalizer, row_chunks
+from numnorm.sklearn.base import Array, RowNormalizer, constraints_of, row_chunks
 
 # Windows of values between these have deviations whose squares are in the range of float64.
 _SMALL, _LARGE = 1e-130, 1e140
@@ -69,7 +69,7 @@ class MovingNormalizer(RowNormalizer):
     """
 
     _parameter_constraints = {
-        **Normalizer._parameter_constraints,
+        **constraints_of("moving_norm"),
         "window": [Interval(Integral, 1, None, closed="left")],
         "center": ["boolean"],
         "min_window": [Interval(Integral, 1, None, closed="left")],
@@ -113,7 +113,7 @@ class MovingNormalizer(RowNormalizer):
             "min_window": self.min_window,
             "subtract_mean": self.subtract_mean,
             "with_std": self.with_std,
-            **self._missing(),
+            **self._counting(X),
         }
         return moving_norm_of_any_scale(X, self.window, self.eps, out, options)
 

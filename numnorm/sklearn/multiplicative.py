@@ -16,6 +16,7 @@ from numnorm.sklearn.base import (
     centred,
     check_constant,
     check_same_library,
+    constraints_of,
     like,
     power_of_two,
     row_chunks,
@@ -33,6 +34,9 @@ class MultiplicativeScatterCorrection(Normalizer):
     ----------
     reference : array-like of shape (n_features,), default=None
         The spectrum r. None: the mean spectrum of the training data.
+    weights : array-like of shape (n_features,), default=None
+        How often each feature counts in the regression, any numbers from 0 on. A feature of weight
+        0 does not count, but is corrected as the others.
     constant : {"mean", "nan", "raise"}, default="mean"
         What a row becomes whose slope b is 0, such as a flat one: the mean of the reference at
         each feature, NaN, or an error.
@@ -53,7 +57,8 @@ class MultiplicativeScatterCorrection(Normalizer):
 
     Notes
     -----
-    The regression is that of the deviations from the means, so that no offset costs digits.
+    The regression is that of the deviations from the (weighted) means, so that no offset costs
+    digits.
 
     References
     ----------
@@ -70,7 +75,7 @@ class MultiplicativeScatterCorrection(Normalizer):
     """
 
     _parameter_constraints = {
-        **Normalizer._parameter_constraints,
+        **constraints_of("emsc"),
         "reference": ["array-like", None],
         "constant": [StrOptions({"mean", "nan", "raise"})],
     }
@@ -79,11 +84,13 @@ class MultiplicativeScatterCorrection(Normalizer):
         self,
         reference: Any = None,
         *,
+        weights: Any = None,
         constant: str = "mean",
         nan_policy: str = "raise",
         copy: bool = True,
     ) -> None:
         self.reference = reference
+        self.weights = weights
         self.constant = constant
         self.nan_policy = nan_policy
         self.copy = copy
@@ -118,8 +125,12 @@ class MultiplicativeScatterCorrection(Normalizer):
         width = values.shape[1]
         if reference.shape != (width,):
             raise ValueError(f"reference must have the shape ({width},), got {reference.shape}")
-        if np.ptp(reference) == 0:
-            hint = "1 feature(s) in X" if width == 1 else f"{reference[0]} at each feature"
+        weights = self._weights_of(width)
+        counting = reference if weights is None else reference[weights > 0]
+        if np.ptp(counting) == 0:
+            hint = "1 feature(s) in X" if width == 1 else f"{counting[0]} at each feature"
+            if weights is not None:
+                hint += " of a weight above 0"
             raise ValueError(f"the reference spectrum must not be constant, got {hint}")
         self.reference_ = like(X, reference)
         return self
@@ -141,14 +152,15 @@ class MultiplicativeScatterCorrection(Normalizer):
         check_same_library(X, self, "reference_")
         values = self._validated(X, reset=False)
         reference = np.asarray(as_numpy(self.reference_))
+        weights, _ = self._relative_weights(len(reference))
         with np.errstate(all="ignore"):
-            deviations, mean = centred(reference[np.newaxis])
-            exponent = power_of_two(deviations, axis=1)
+            deviations, mean = centred(reference[np.newaxis], weights)
+            exponent = power_of_two(np.where(weights > 0, deviations, 0.0), axis=1)
             deviations = np.ldexp(deviations, -exponent)
-            direction = (deviations / np.sum(deviations**2))[0]
+            direction = (deviations * weights / np.sum(deviations**2 * weights))[0]
         # The normalized rows have the slopes of the rows, divided by their deviations.
         out = None if self.constant == "raise" else self._out(values)
-        result = numnorm.standard_normal_variate(values, out=out, **self._missing())
+        result = numnorm.standard_normal_variate(values, out=out, **self._counting(values))
         for rows in row_chunks(result):
             normalized = result[rows].astype(np.float64)
             # A matrix product would round otherwise for another number of rows.
@@ -159,7 +171,7 @@ class MultiplicativeScatterCorrection(Normalizer):
             if self.nan_policy == "omit" and missing.any():
                 lacking = missing.any(axis=1)
                 slope[lacking], level[lacking], exponents[lacking] = _regression(
-                    normalized[lacking], ~missing[lacking], reference
+                    normalized[lacking], ~missing[lacking], reference, weights
                 )
             without = slope[:, 0] == 0
             check_constant(without, self.constant, "rows with the slope 0")
@@ -172,17 +184,20 @@ class MultiplicativeScatterCorrection(Normalizer):
         return like(X, result)
 
 
-def _regression(x: Array, valid: Array, reference: Array) -> tuple[Array, Array, Array]:
+def _regression(
+    x: Array, valid: Array, reference: Array, weights: Array
+) -> tuple[Array, Array, Array]:
     """Return the slope of each row, by its valid values, and the mean of the reference there.
 
     The slope is that against the reference times ``2.0**-exponents``, which are returned, too.
     """
     with np.errstate(all="ignore"):
-        deviations, mean = centred(np.broadcast_to(reference, x.shape), valid)
-        exponents = power_of_two(np.where(valid, deviations, 0.0), axis=1)
+        deviations, mean = centred(np.broadcast_to(reference, x.shape), weights, valid)
+        counts = valid & (weights > 0)
+        exponents = power_of_two(np.where(counts, deviations, 0.0), axis=1)
         deviations = np.ldexp(deviations, -exponents)
-        slope = np.sum(x * deviations, axis=1, keepdims=True, where=valid)
-        slope /= np.sum(deviations**2, axis=1, keepdims=True, where=valid)
+        slope = np.sum(x * deviations * weights, axis=1, keepdims=True, where=counts)
+        slope /= np.sum(deviations**2 * weights, axis=1, keepdims=True, where=counts)
     # A row whose only value lies on any line counts as flat.
-    flat = valid.any(axis=1, keepdims=True) & np.isnan(slope)
+    flat = counts.any(axis=1, keepdims=True) & np.isnan(slope)
     return np.where(flat, 0.0, slope), mean, exponents

@@ -15,16 +15,21 @@ from numnorm.sklearn import (
     StandardNormalVariate,
 )
 
+WEIGHTS = np.arange(60) % 3  # of each feature
+
 # Results that have the scale of the rows.
 LINEAR = [
     StandardNormalVariate(with_std=False),
     MovingNormalizer(with_std=False),
     MultiplicativeScatterCorrection(),
+    MultiplicativeScatterCorrection(weights=WEIGHTS),
     BatchNormalizer(with_std=False),
 ]
 ESTIMATORS = [
     StandardNormalVariate(ddof=1),
     StandardNormalVariate(with_mean=False),
+    StandardNormalVariate(ddof=1, weights=WEIGHTS),
+    StandardNormalVariate(with_mean=False, weights=WEIGHTS),
     RobustNormalVariate(),
     RobustNormalVariate(method="mad"),
     LocalStandardNormalVariate(window=5, ddof=1),
@@ -34,6 +39,7 @@ ESTIMATORS = [
     MovingNormalizer(subtract_mean=False),
     LayerNormalizer(eps=0.0),
     RMSNormalizer(eps=0.0),
+    RMSNormalizer(eps=0.0, weights=WEIGHTS),
     BatchNormalizer(),
     BatchNormalizer(with_mean=False),
     *LINEAR,

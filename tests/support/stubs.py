@@ -31,13 +31,13 @@ def path_of(place):
 def stub_of(place):
     """The text of a stub, as Ruff formats it."""
     module = importlib.import_module(f"numnorm.{place}")
-    made, imported = [], []
+    made, imported = [], {}
     for name in module.__all__:
         value = getattr(module, name)
         if value.__module__ == module.__name__:
             made.append(value)
         else:
-            imported.append(f"from {value.__module__} import {name} as {name}")
+            imported[name] = f"from {value.__module__} import {name} as {name}"
     listed = "".join(f'    "{name}",\n' for name in module.__all__)
     return (
         "# Written by tests/support/stubs.py.\n\n"
@@ -48,9 +48,9 @@ def stub_of(place):
 
 
 def imports(functions, others):
-    """The imports of the names in annotations, and others, sorted."""
+    """The imports of the names in annotations, and others by their names, sorted."""
     packages, names = set(), {}
-    for name in sorted(set().union(*map(names_in_annotations, functions))):
+    for name in sorted(set().union(*map(names_in_annotations, functions)) - set(others)):
         homes = [home for home in HOMES if hasattr(importlib.import_module(home), name)]
         if homes:
             names.setdefault(homes[0], []).append(name)
@@ -58,7 +58,7 @@ def imports(functions, others):
             packages.add(f"import {name}")
     lines = [import_of(home, own) for home, own in names.items()]
     of_python = {line for line in lines if line.startswith("from typing ")}
-    groups = of_python, packages, {*lines, *others} - of_python
+    groups = of_python, packages, {*lines, *others.values()} - of_python
     return "\n".join("".join(f"{line}\n" for line in sorted(group)) for group in groups if group)
 
 
