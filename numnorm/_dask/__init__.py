@@ -10,6 +10,7 @@ from numnorm._dask.moments import merge, of_divisor, placed
 from numnorm.array_likes import as_plain_array, library_of
 from numnorm.norms.batch import batch_moments
 from numnorm.norms.declared import BY_FUNCTION
+from numnorm.norms.labels import means_of
 from numnorm.norms.spec import taken_counting
 
 __all__ = ["call", "merge", "of_divisor", "placed"]
@@ -27,11 +28,12 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         All its arguments by name.
     """
     counting = taken_counting(arguments)
-    library = library_of(counting.get("labels"))
-    if library is not None:
-        counting["labels"] = counting["labels"].compute()
-        if library_of(arguments["x"]) is None:
-            arguments["x"] = library.from_array(as_plain_array("x", arguments["x"]), chunks=-1)
+    labels, means = counting.get("labels"), means_of(counting.get("statistics"))
+    library = library_of(labels) or library_of(means)
+    if library is not None and library_of(arguments["x"]) is None:
+        arguments["x"] = library.from_array(as_plain_array("x", arguments["x"]), chunks=-1)
+    if library_of(labels) is not None:
+        counting["labels"] = labels.compute()
     spec = BY_FUNCTION.get(function)
     if spec is None:
         assert function is batch_moments

@@ -70,7 +70,7 @@ def call(
     keywords = keywords_of(arrays["x"], elements, counting, shared.own, scaled=scaled)
     taken = function, arrays, row_call.layout, rows, options, norm, keywords
     results = backward(*taken, spec.saved) if spec.is_backward(function) else forward(*taken)
-    return _in_chunks(results, chunks) if norm is _WHOLE or counting else results
+    return _in_chunks(results, chunks)
 
 
 def _in_chunks(results: Any, chunks: Any) -> Any:

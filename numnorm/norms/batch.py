@@ -31,6 +31,7 @@ from numnorm.layouts import ColumnLayout, column_layout, normalized_axes
 from numnorm.norms.axes import channel_axes, merged_shape
 from numnorm.norms.labels import (
     gradients_by_label,
+    means_of,
     moments_by_label,
     no_labels,
     normalized_by_label,
@@ -172,7 +173,7 @@ def batch_norm(
     if others:
         raise unexpected(batch_norm, others)
     if "dask" in modules and any_lazy(
-        x, gamma, beta, running_mean, running_var, where, weights, labels
+        x, gamma, beta, running_mean, running_var, where, weights, labels, means_of(statistics)
     ):
         return lazily(batch_norm, locals())
     if labels is not None:
@@ -231,7 +232,7 @@ convention, unbiased, eps, out, where, weights, nan_policy, fill, labels, statis
     if others:
         raise unexpected(batch_norm_forward, others)
     if "dask" in modules and any_lazy(
-        x, gamma, beta, running_mean, running_var, where, weights, labels
+        x, gamma, beta, running_mean, running_var, where, weights, labels, means_of(statistics)
     ):
         return lazily(batch_norm_forward, locals())
     if labels is not None:

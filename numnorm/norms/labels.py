@@ -24,8 +24,9 @@ from numnorm.norms.moments import GroupMoments, Moments, rows_of
 from numnorm.norms.results import Gradients, Normalized
 from numnorm.norms.weighted import checked_counting, of_channels
 
-# Arguments that are as long as x along the axis of samples, or broadcast there.
-_BY_SAMPLE = ("x", "dy", "where", "weights")
+# Arguments that are as long as x along the axis of samples, or broadcast there. Gamma and beta do
+# so with as many axes as x.
+_BY_SAMPLE = ("x", "dy", "where", "weights", "gamma", "beta")
 
 
 class _Parts(NamedTuple):
@@ -77,6 +78,11 @@ class _Parts(NamedTuple):
             view[...] = whole
         return out
 
+    def joined(self, parts: list[Any]) -> Any:
+        """Return the parts in one array, in the order of the samples."""
+        order = np.argsort(np.concatenate(self.members))
+        return self.like(np.concatenate(parts, self.axis).take(order, self.axis))
+
     def total(self, parts: list[Any]) -> Any:
         """Return the sum of a gradient over the labels."""
         with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
@@ -124,10 +130,15 @@ def _each(split: Any, arguments: dict[str, Any]) -> Iterator[tuple[Any, dict[str
 
 def _taken(split: Any, array: Any, samples: Any) -> Any:
     """Return a copy of a part of an array, or the array itself if it broadcasts there."""
+    axis = _samples_of(split, array)
+    return array if axis is None else split.taken(array, samples, axis)
+
+
+def _samples_of(split: Any, array: Any) -> int | None:
+    """Return the axis of samples of an array; None if it broadcasts along the samples."""
     axis = len(array.shape) - len(split.x.shape) + split.axis
-    if axis < 0 or array.shape[axis] != split.x.shape[split.axis]:
-        return array
-    return split.taken(array, samples, axis)
+    varies = axis >= 0 and array.shape[axis] == split.x.shape[split.axis]
+    return axis if varies else None
 
 
 def members_of(labels: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -263,6 +274,11 @@ def _stored_fields(stored: GroupMoments) -> dict[str, Any]:
     }
 
 
+def means_of(stored: Any) -> Any:
+    """Return the means of stored statistics, which tell whether these are lazy; None for others."""
+    return stored.moments.mean if isinstance(stored, GroupMoments) else None
+
+
 def stored_rows(stored: Any, labels: Any, channels: Shape) -> Any:
     """Return the row of each label in stored statistics of channels; raise unless all are there."""
     if not isinstance(stored, GroupMoments):
@@ -296,7 +312,10 @@ def gradients_by_label(
         sums.append(part[1:])
         del own, part  # before the next part is taken
     dx = split.result_in(whole, out)
-    return Gradients(dx, *(split.total(list(parts)) for parts in zip(*sums, strict=True)))
+    gamma = arguments.get("gamma")
+    of_samples = gamma is not None and _samples_of(split, gamma) is not None
+    in_one = split.joined if of_samples else split.total
+    return Gradients(dx, *(in_one(list(parts)) for parts in zip(*sums, strict=True)))
 
 
 def _of_each_channel(field: Any, mean: Any) -> Any:

@@ -287,3 +287,13 @@ def test_errors():
         numnorm.batch_norm(x, labels=[1] * 6, statistics=numnorm.batch_moments(x, labels=[0] * 6))
     with pytest.raises(ValueError, match=r"^mean must have shape \(2, 4\), one for each label and"):
         numnorm.batch_norm_backward(x, x, np.ones(4), np.ones(4), labels=[0, 1, 0, 1, 0, 1])
+
+
+def test_lazy_statistics_of_an_array_in_memory():
+    x, labels = np.arange(24.0).reshape(4, 6) ** 2, [1, 1, 2, 2]
+    stored = numnorm.batch_moments(da.from_array(x, chunks=(1, 2)), labels=labels)
+    lazy = numnorm.batch_norm(x, labels=labels, statistics=stored)
+    assert isinstance(lazy, da.Array)
+    expected = numnorm.batch_norm(x, labels=labels)
+    # Merged moments differ by a few roundings of float64.
+    np.testing.assert_allclose(lazy, expected, rtol=1e-12, atol=1e-12)

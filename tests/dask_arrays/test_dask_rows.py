@@ -13,7 +13,9 @@ from norm_cases import NORMS
 from norm_checks import DTYPES, HALVES, PARAMETERS, Norm, as_tuple, check, draw_all, draw_parameters
 from norm_strategies import FAR, NAMES, arrays, norms
 
-pytest.importorskip("dask.array")
+import numnorm
+
+da = pytest.importorskip("dask.array")
 
 LIBRARIES = ["dask.array", "dask_array"]
 # Each example computes half a dozen graphs, and shrinking one takes minutes.
@@ -110,3 +112,14 @@ def test_gain_broadcasts_against_x(name, shape, chunks, library):
     ):
         assert mine.shape == theirs.shape
         np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("channels", [(2, 2, 2, 2), (3, 5), (1, 7)])
+@pytest.mark.parametrize(
+    "options", [{}, {"weights": np.ones(8)[:, None]}], ids=["plain", "weights"]
+)
+def test_groups_keep_the_chunks_of_x(channels, options):
+    x = da.from_array(np.arange(96.0).reshape(4, 8, 3), chunks=(3, channels, 2))
+    y, mean, rstd = numnorm.group_norm_forward(x, groups=2, **options)
+    dx = numnorm.group_norm_backward(x, x, mean, rstd, groups=2, **options).dx
+    assert y.chunks == dx.chunks == x.chunks

@@ -299,3 +299,18 @@ def test_wrong_values_raise_when_the_function_runs(keywords):
     message = "must not contain NaN|weights must be finite|where must hold only 0 and 1"
     with pytest.raises(Exception, match=message):
         jax.block_until_ready(numnorm.jax.layer_norm(HOLED, **keywords))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32"])
+def test_masks_weights_and_labels_of_integers(dtype):
+    x = X[0].astype(np.float32)
+    mask = np.arange(x.shape[1]) % 2
+    labels = np.arange(x.shape[0]) % 3
+    for name, given in [("where", mask), ("weights", mask), ("labels", labels)]:
+        norm = "batch_norm" if name == "labels" else "layer_norm"
+        expected = getattr(numnorm, norm)(x, **{name: given})
+        call = jax.jit(
+            lambda x, array, norm=norm, name=name: getattr(numnorm.jax, norm)(x, **{name: array})
+        )
+        found = call(jnp.asarray(x), jnp.asarray(given.astype(dtype)))
+        np.testing.assert_array_equal(found, expected)

@@ -309,3 +309,23 @@ def test_moments_without_what_their_mean_lost():
     found = numnorm.batch_norm(X, labels=NAMES, statistics=short)
     np.testing.assert_array_equal(found, numnorm.batch_norm(X, labels=NAMES, statistics=moments))
     np.testing.assert_array_equal(short.merge(short).moments.mean, moments.moments.mean)
+
+
+@pytest.mark.parametrize("channel_axis, shape", [(1, (6, 1, 3)), (1, (6, 4, 1)), (0, (1, 6, 3))])
+def test_gain_of_each_sample(channel_axis, shape):
+    """A gain varies along the samples as in a call for the samples of each label."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(3.0, 2.0, (6, 4, 3) if channel_axis else (4, 6, 3))
+    dy, (gamma, beta) = rng.normal(size=x.shape), rng.normal(size=(2, *shape))
+    labels, samples = np.array(["b", "a", "b", "a", "a", "b"]), 1 - channel_axis
+    options = {"channel_axis": channel_axis, "labels": labels}
+    found = numnorm.batch_norm_forward(x, gamma, beta, **options)
+    gradients = numnorm.batch_norm_backward(dy, x, found.mean, found.rstd, gamma, **options)
+    for label in ("a", "b"):
+        (own,) = np.nonzero(labels == label)
+        part, scale, shift, grad = (a.take(own, samples) for a in (x, gamma, beta, dy))
+        y, *saved = numnorm.batch_norm_forward(part, scale, shift, channel_axis=channel_axis)
+        np.testing.assert_array_equal(found.y.take(own, samples), y)
+        expected = numnorm.batch_norm_backward(grad, part, *saved, scale, channel_axis=channel_axis)
+        for gradient, other in zip(gradients, expected, strict=True):
+            np.testing.assert_array_equal(gradient.take(own, samples), other)

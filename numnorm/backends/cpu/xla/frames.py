@@ -35,7 +35,8 @@ ERROR_CREATE = 48
 
 # The numbers of XLA_FFI_DataType.
 _DTYPES = {
-    **{1: "bool", 4: "int32", 5: "int64", 8: "uint32"},
+    **{1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64"},
+    **{6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64"},
     **{10: "float16", 11: "float32", 12: "float64", 16: "bfloat16"},
 }
 

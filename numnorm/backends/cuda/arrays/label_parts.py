@@ -87,6 +87,10 @@ class DeviceLabelParts:
                 library.copy(out, y)
         return y if out is None else out
 
+    def joined(self, parts: list[Any]) -> Any:
+        """Return the parts in one array, in the order of the samples."""
+        return self.result_in(parts, None)
+
     def _order(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the order of axes that begins with the samples, and its inverse."""
         axes = range(len(self.x.shape))
