@@ -316,3 +316,148 @@ def test_numbers_in_place_of_arrays_of_shape_nothing(dtype):
         assert_same_bytes([numnorm.layer_norm_backward(y, v, float(mean), rstd).dx], [expected])
         assert_same_bytes([numnorm.layer_norm_backward(y, v, mean, float(rstd)).dx], [expected])
         assert_same_bytes([numnorm.ada_norm_backward(y, v, float(mean), rstd)], [of_ada])
+
+
+# Gradients of what a mask, NaN or weights leave
+
+
+COUNTING = {
+    "where": ("where",),
+    "omit": ("nan_policy",),
+    "weights": ("weights",),
+    "both": ("where", "weights"),
+}
+SAVED = {"layer": ("mean", "rstd"), "rms": ("rstd",), "ada": ("mean", "rstd")}
+
+
+def counted(dtype, counting, rows=ROWS):
+    """dy, x and gamma, and the keywords of what counts: usual arrays."""
+    rng = np.random.default_rng(21)
+    dy, x = (rng.standard_normal((rows, WIDTH)).astype(dtype) for _ in range(2))
+    keep = rng.random(x.shape) < 0.7
+    values = {"where": keep, "nan_policy": "omit", "weights": rng.random(x.shape) + 0.1}
+    if counting == "omit":
+        x[~keep] = np.nan
+    gamma = rng.standard_normal(WIDTH).astype(dtype)
+    return dy, x, gamma, {name: values[name] for name in COUNTING[counting]}
+
+
+def statistics_of(norm, x, keywords):
+    """The saved statistics that the backward pass takes, by name."""
+    saved = getattr(numnorm, f"{norm}_norm_forward")(x, **keywords)
+    return {name: getattr(saved, name) for name in SAVED[norm]}
+
+
+def gradients_of(norm, dy, x, saved, gamma, **keywords):
+    """The gradients of a norm, as a tuple."""
+    given = () if gamma is None or norm == "ada" else (gamma,)
+    found = getattr(numnorm, f"{norm}_norm_backward")(dy, x, *saved.values(), *given, **keywords)
+    return found if isinstance(found, tuple) else (found,)
+
+
+@pytest.mark.parametrize("counting", COUNTING)
+@pytest.mark.parametrize(
+    "norm, dtype, with_gamma",
+    [
+        ("layer", np.float64, True),
+        pytest.param("layer", np.float64, False, marks=kernels.full),
+        pytest.param("layer", np.float32, True, marks=kernels.full),
+        pytest.param("rms", np.float32, True, marks=kernels.full),
+        pytest.param("ada", np.float32, False, marks=kernels.full),
+        pytest.param("ada", np.float64, False, marks=kernels.full),
+    ],
+)
+def test_gradients_of_what_counts_are_those_of_any_other_way(norm, dtype, with_gamma, counting):
+    dy, x, gamma, keywords = counted(dtype, counting)
+    gamma = gamma if with_gamma else None
+    saved = statistics_of(norm, x, keywords)
+    for options in ({}, {"detach": "scale"} if norm == "layer" else {}):
+        expected = gradients_of(norm, read_only(dy), x, saved, gamma, **keywords, **options)
+        for _ in range(3):
+            found = gradients_of(norm, dy, x, saved, gamma, **keywords, **options)
+            assert_same_bytes(found, expected)
+            assert [a.dtype for a in found] == [a.dtype for a in expected]
+    for out in (dy.copy(), x.copy(), np.empty_like(x)):
+        arrays = (out if np.array_equal(out, a, equal_nan=True) else a for a in (dy, x))
+        found = gradients_of(norm, *arrays, saved, gamma, **keywords, out=out)
+        assert found[0] is out
+        assert_same_bytes(found, gradients_of(norm, dy, x, saved, gamma, **keywords))
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="without compilation there is no such way")
+@pytest.mark.parametrize("counting", COUNTING)
+def test_usual_arrays_with_keywords_go_the_direct_way(counting, monkeypatch):
+    dy, x, gamma, keywords = counted(np.float64, counting)
+    saved = statistics_of("layer", x, keywords)
+    expected = gradients_of("layer", dy, x, saved, gamma, **keywords)
+    weighted = importlib.import_module("numnorm.backends.cpu.weighted.rows")
+    monkeypatch.delattr(weighted, "as_kernel_array")
+    assert_same_bytes(gradients_of("layer", dy, x, saved, gamma, **keywords), expected)
+    with pytest.raises(NameError):
+        gradients_of("layer", read_only(dy), x, saved, gamma, **keywords)
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="that many rows take too long")
+@pytest.mark.parametrize("counting", ["where", "weights"])
+def test_sums_of_several_parts(counting):
+    dy, x, gamma, keywords = counted(np.float64, counting, rows=15_000)  # five parts
+    saved = statistics_of("layer", x, keywords)
+    expected = gradients_of("layer", read_only(dy), x, saved, gamma, **keywords)
+    for _ in range(2):
+        assert_same_bytes(gradients_of("layer", dy, x, saved, gamma, **keywords), expected)
+
+
+@pytest.mark.parametrize("form", [*OF_X, "overlapping"])
+@pytest.mark.parametrize("which", ["dy", "x", "gamma", "mean", "rstd", "where", "weights"])
+def test_gradients_of_what_counts_of_arrays_that_lie_otherwise(which, form):
+    dy, x, gamma, keywords = counted(np.float64, "both")
+    given = {"dy": dy, "x": x, "gamma": gamma, **statistics_of("layer", x, keywords), **keywords}
+    expected = numnorm.layer_norm_backward(**given)
+    assert_same_bytes(numnorm.layer_norm_backward(**given), expected)
+    out = None
+    if form == "overlapping":  # the array lies in what is written
+        memory = np.empty(2 * x.size)
+        out = memory[1 : x.size + 1].reshape(x.shape)
+        array = given[which]
+        inside = memory[: array.size] if array.dtype == memory.dtype else memory.view(bool)[8:]
+        given[which] = inside[: array.size].reshape(array.shape)
+        given[which][...] = array
+    elif which == "where" and form == "other byte order":
+        pytest.skip("a byte has no order")
+    else:
+        given[which] = FORMS[form](given[which])
+    assert_same_bytes(numnorm.layer_norm_backward(**given, out=out), expected)
+
+
+@pytest.mark.parametrize("dtype", [pytest.param(np.float32, marks=kernels.full), np.float64])
+def test_a_gain_of_another_dtype_has_gradients_of_that_dtype(dtype):
+    other = np.float64 if dtype == np.float32 else np.float32
+    dy, x, gamma, keywords = counted(dtype, "weights")
+    saved = statistics_of("layer", x, keywords)
+    gradients_of("layer", dy, x, saved, gamma, **keywords)
+    gamma = gamma.astype(other)
+    expected = gradients_of("layer", read_only(dy), x, saved, gamma, **keywords)
+    found = gradients_of("layer", dy, x, saved, gamma, **keywords)
+    assert [a.dtype for a in found] == [dtype, other, other]
+    assert_same_bytes(found, expected)
+
+
+WRONG_COUNTED = {name: WRONG[name] for name in ("gamma", "dy", "mean", "rstd", "out")} | {
+    "where": (lambda a: a[:-1].copy(), r"where must broadcast against x of shape \(5, 24\)"),
+    "weights": (lambda a: -a, r"weights must be finite and at least 0"),
+}
+
+
+@pytest.mark.parametrize("which", WRONG_COUNTED)
+def test_wrong_arguments_are_found_after_right_ones_with_keywords(which):
+    dy, x, gamma, keywords = counted(np.float64, "both")
+    given = {"dy": dy, "x": x, "gamma": gamma, **statistics_of("layer", x, keywords), **keywords}
+    given["out"] = np.full_like(x, 7)
+    numnorm.layer_norm_backward(**given)
+    kept = given["out"].copy()
+    change, message = WRONG_COUNTED[which]
+    given[which] = change(given[which])
+    with pytest.raises(ValueError, match=message):
+        numnorm.layer_norm_backward(**given)
+    if which != "out":
+        assert_same_bytes([given["out"]], [kept])

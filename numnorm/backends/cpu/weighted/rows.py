@@ -216,8 +216,8 @@ def weighted_row_backward(
     """Return what `row_backward` returns, with statistics of what a weighting keeps."""
     masked = is_one_segment(norm, layout)
     if masked and type(dy) is type(rstd) is np.ndarray and (out is None or type(out) is np.ndarray):
-        given = dy, x, mean, rstd, gamma, beta
-        done = _backward_at_once(weighting, norm, *given, layout, scaling, detached, out)
+        direct = dy, x, mean, rstd, gamma, beta, layout, scaling, detached, out
+        done = _backward_at_once(weighting, norm, *direct)
         if done is not None:
             return done
     grad, statistics = _checked(norm, dy, x, mean, rstd, layout)
@@ -243,8 +243,7 @@ def weighted_row_backward(
         return _broadcast_backward(weighting, error, *given)
     arrays, options = (grad, x, statistics, parameters), (layout, scaling, detached, out)
     if masked:
-        given = mean, gamma, beta
-        dx, totals = _masked_backward(weighting, norm, *arrays, given, *options)
+        dx, totals = _masked_backward(weighting, norm, *arrays, (mean, gamma, beta), *options)
     else:
         dx, totals = _backward(weighting, norm, *arrays, *options)
     return dx, *_of_parameters(norm, totals, gamma, x, layout)
