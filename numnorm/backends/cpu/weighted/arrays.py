@@ -85,7 +85,8 @@ def column_weights(weighting: Weighting, shape: Shape, layout: ColumnLayout) -> 
     if full.flags.c_contiguous and full.flags.aligned:
         return writable_alias(full).reshape(-1)
     if (axes or layout.outer == 1) and _repeats(full, range(axes, full.ndim)):
-        each = full[(..., *(0,) * (full.ndim - axes))]
+        first: Any = (..., *(0,) * (full.ndim - axes))
+        each = full[first]
         return np.array(each, _FLOAT64, order="C").reshape(layout.outer, 1)
     return np.array(full, order="C").reshape(-1)
 
