@@ -23,9 +23,10 @@ from numnorm.arguments import (
 )
 from numnorm.array_likes import any_lazy, lazily
 from numnorm.array_types import Array, ArrayLike, Convention, Input, NanPolicy, Number
-from numnorm.backends import backend_for, backend_of
+from numnorm.backends import backend_for, backend_of, with_weighting
 from numnorm.backends.contract.backend import BlockMoments, ColumnBackend
 from numnorm.backends.contract.norms import ChannelSums, Detached
+from numnorm.backends.contract.weighting import WeightedInput
 from numnorm.keywords import unexpected
 from numnorm.layouts import ColumnLayout, column_layout, normalized_axes
 from numnorm.norms.axes import channel_axes, merged_shape
@@ -380,12 +381,14 @@ def batch_norm_backward(
 def _over_channels(x: Any, channel_axis: Any) -> tuple[ColumnBackend, Any, ColumnLayout]:
     """Return the backend of x, x in a float dtype, and its channels."""
     # One cached lookup: a small call would spend much of its time on the separate checks.
-    if type(x) is np.ndarray and type(channel_axis) is int:
+    array = x.x if type(x) is WeightedInput else x
+    if type(array) is np.ndarray and type(channel_axis) is int:
         try:
-            backend, layout = _known(x.shape, x.dtype, channel_axis)
-            return backend, x, layout
+            backend, layout = _known(array.shape, array.dtype, channel_axis)
         except (TypeError, ValueError):
             pass  # the code below converts x or raises the right error
+        else:
+            return backend if array is x else with_weighting(backend, x.weighting), array, layout
     backend, x = backend_for(x, "x")
     return backend, x, column_layout(x.shape, channel_axis)
 

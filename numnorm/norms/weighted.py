@@ -11,18 +11,17 @@ import numpy as np
 
 from numnorm.arguments import Shape, brief, check_choice, check_float
 from numnorm.array_likes import as_plain_array, is_on_device
-from numnorm.backends import backend_for
+from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.weighting import KEEP_ALL, WeightedInput, Weighting
 from numnorm.layouts import normalized_axes
 
 Axes = tuple[int, ...]
 
 POLICIES = ("propagate", "omit", "raise")
-_BOOL, _FLOAT64, _NDARRAY = np.dtype(bool), np.dtype(np.float64), np.ndarray
+_BOOL, _NDARRAY = np.dtype(bool), np.ndarray
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 # Weights between these need no factor: see `_in_range`.
 _LEAST, _LARGEST = 2.0**-32, 2.0**64
-# The most weights whose check has a way of its own.
-_FEW = 1 << 13
 # The results where `where` is false and where NaN is omitted, by default.
 _FILLS = 0.0, np.nan
 
@@ -124,9 +123,10 @@ def weighted_input(
     if type(x) is _NDARRAY and fill is None and type(nan_policy) is str:
         is_mask = type(where) is _NDARRAY and where.dtype is _BOOL and where.shape == x.shape
         omit = nan_policy == "omit"
-        given = _is_usual(weights, x.shape) if weights is not None else is_mask or omit
+        usual = None if weights is None else _usual_weights(weights, x.shape, shared, axis)
+        given = is_mask or omit if weights is None else usual is not None
         if given and (is_mask or where is None) and (omit or nan_policy == "propagate"):
-            return WeightedInput(x, Weighting(where, weights, omit, *_FILLS))
+            return WeightedInput(x, Weighting(where, usual, omit, *_FILLS))
     values, counting = checked_counting(shared, x, axis, where, weights, nan_policy, fill)
     if type(counting.weights) is np.ndarray:
         axes = shared(axis, len(values.shape)).statistic
@@ -246,17 +246,40 @@ def _of_own(weights: Any, shape: Shape, own: Axes) -> Shape:
     return tuple(n if axis in own else 1 for axis, n in enumerate(shape))
 
 
-def _is_usual(weights: Any, shape: Shape) -> bool:
-    """Return whether weights have the shape and are in range as they are."""
-    if not (type(weights) is _NDARRAY and weights.dtype is _FLOAT64 and weights.shape == shape):
-        return False
-    if not weights.size:
-        return False
-    if weights.size > _FEW:
-        least, largest = np.minimum.reduce(weights, None), np.maximum.reduce(weights, None)
-    else:  # a reduction takes longer to begin
-        least, largest = weights.item(weights.argmin()), weights.item(weights.argmax())
-    return bool(least >= _LEAST and largest <= _LARGEST)  # a comparison with NaN is false
+def _usual_weights(
+    weights: Any, shape: Shape, shared: Callable[[Any, int], Shared], axis: Any
+) -> Any:
+    """Return weights as they broadcast against x if they are in range as they are, else None."""
+    if not (type(weights) is _NDARRAY and weights.size and weights.flags.carray):
+        return None
+    dtype = weights.dtype
+    if dtype is not _FLOAT64 and not (dtype is _FLOAT32 and shared in (of_channels, of_moments)):
+        return None
+    if weights.shape != shape:
+        try:
+            own = _usual_shape(weights.shape, shape, shared, axis)
+        except (TypeError, ValueError):
+            return None  # the checks raise the right error
+        if own is None:
+            return None
+        weights = weights.reshape(own)
+    return weights if _cpu().weights_in_range(weights, _LEAST, _LARGEST) else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _usual_shape(
+    given: Shape, shape: Shape, shared: Callable[[Any, int], Shared], axis: Any
+) -> Shape | None:
+    """Return the shape as which weights along their own axes broadcast; None for other weights."""
+    own = shared(axis, len(shape)).own
+    if given != tuple(shape[a] for a in own):
+        return None
+    return tuple(n if a in own else 1 for a, n in enumerate(shape))
+
+
+def _cpu() -> Any:
+    """Return the backend of NumPy arrays."""
+    return backend_of(_NDARRAY)
 
 
 def _left(keep: Any, x: Any, *, omit: bool) -> Any:

@@ -17,7 +17,8 @@ class Weighting(NamedTuple):
     keep : array of bool, optional
         It broadcasts against x; None keeps all elements.
     weights : array of float64, optional
-        At least 0; it broadcasts against x. None is a weight of 1 for each element.
+        At least 0; it broadcasts against x. None is a weight of 1 for each element. For statistics
+        of channels on the CPU it may be float32.
     omit : bool
         Whether NaN is left out, too.
     fill : float

@@ -65,6 +65,7 @@ _HOMES = {
         "weighted_moments",
         "weighted_statistics",
     ),
+    "weighted.weights_range": ("weights_in_range",),
     "weighted.rows": ("weighted_row_backward", "weighted_row_forward"),
     "statistics.stored": (
         "check_updatable",

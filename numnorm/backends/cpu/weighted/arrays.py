@@ -78,12 +78,15 @@ def column_weights(weighting: Weighting, shape: Shape, layout: ColumnLayout) -> 
         weights = weights.astype(_FLOAT64, copy=False)
     if weights.shape == shape and weights.flags.carray:
         return weights.reshape(-1)
+    axes = _leading(shape, layout.outer)
+    if axes and weights.size == layout.outer and weights.shape[:axes] == shape[:axes]:
+        return np.array(weights, _FLOAT64, order="C").reshape(layout.outer, 1)
     full = np.broadcast_to(weights, shape)
     if full.flags.c_contiguous and full.flags.aligned:
         return writable_alias(full).reshape(-1)
-    axes = _leading(shape, layout.outer)
     if (axes or layout.outer == 1) and _repeats(full, range(axes, full.ndim)):
-        each = full[(..., *(0,) * (full.ndim - axes))]
+        first: Any = (..., *(0,) * (full.ndim - axes))
+        each = full[first]
         return np.array(each, _FLOAT64, order="C").reshape(layout.outer, 1)
     return np.array(full, order="C").reshape(-1)
 
