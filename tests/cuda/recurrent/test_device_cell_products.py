@@ -62,14 +62,14 @@ def test_libraries(products, kind, form, options):
     {"recurrent_dropout": 0.5, "rng": 1},
     {"dropout": 0.5, "recurrent_dropout": 0.5, "zoneout": 0.25, "reverse": True, "rng": 1},
 ], ids="-".join)  # fmt: skip
-def test_masks(products, options):
-    case = Case(GRU, reset_after=False)
+def test_masks(imported, options):
+    case, take = Case(GRU, reset_after=False), imported("torch").take
 
     def drawn():
         rng = np.random.default_rng(options["rng"]) if "rng" in options else None
         return {"lengths": LENGTHS} | options | {"rng": rng}
 
-    found = case.to(products.take, "float64").run(**drawn())
+    found = case.to(take, "float64").run(**drawn())
     assert_same(found, case.run(**drawn()), "float64")
 
 
@@ -83,11 +83,11 @@ def test_persistent_kernels_are_for_other_cells(imported, kind, form):
 
 
 @EACH
-def test_without_states(products, kind, form):
-    case = Case(kind, **form)
+def test_without_states(imported, kind, form):
+    case, take = Case(kind, **form), imported("torch").take
     case.states = case.grads = (None,) * len(kind.states)
     case.dy = None
-    found = case.to(products.take, "float64").run(lengths=LENGTHS)
+    found = case.to(take, "float64").run(lengths=LENGTHS)
     assert_same(found, case.run(lengths=LENGTHS), "float64")
 
 
@@ -116,12 +116,12 @@ def test_without_saving(products, kind, form):
 
 
 @EACH
-def test_cell(products, kind, form):
-    case = Case(kind, **form, time=1)
+def test_cell(imported, kind, form):
+    case, take = Case(kind, **form, time=1), imported("torch").take
     expected = case.run()
-    case = case.to(products.take, "float32")
-    dh = products.take(case.grads[0].host + case.dy.host[0])
-    case.x = products.take(case.x.host[0])
+    case = case.to(take, "float32")
+    dh = take(case.grads[0].host + case.dy.host[0])
+    case.x = take(case.x.host[0])
     *states, saved = case.call("_cell_forward")
     found = dict(zip(kind.states, states, strict=True)) | {"y": states[0]}
     found |= case.back(saved, "_cell_backward", (dh, saved, *case.grads[1:]))

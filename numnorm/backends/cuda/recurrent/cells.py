@@ -7,7 +7,7 @@ possible, computes all steps.
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, TypeGuard
 
 from numnorm.backends.contract.norms import Scaling
 from numnorm.backends.contract.recurrent import (
@@ -343,7 +343,7 @@ def _output_gradients(
 _MODULES: dict[type, Any] = {LSTMSpec: lstm_cells, GRUSpec: gru_cells, RNNSpec: rnn_cells}
 
 
-def _resets_before(spec: CellSpec) -> bool:
+def _resets_before(spec: CellSpec) -> TypeGuard[GRUSpec]:
     """Return whether the cell is a GRU with passes of its own, as a step has two products."""
     return isinstance(spec, GRUSpec) and not spec.reset_after
 
@@ -375,7 +375,7 @@ def cell_forward(
     kind, dropout = _kind(spec), array_or_none(dropout_mask)
     spec = spec._replace(recurrent_dropout=False)  # the same kernels
     with on_device_of(x):
-        if isinstance(spec, GRUSpec) and _resets_before(spec):
+        if _resets_before(spec):
             mask = array_or_none(zoneout_masks[0])
             return gru_reset.forward(
                 spec, scaling, x, steps, weights, states[0], mask, dropout, save
@@ -403,7 +403,7 @@ def cell_backward(
     kind, dropout = _kind(spec), array_or_none(dropout_mask)
     spec = spec._replace(recurrent_dropout=False)
     with on_device_of(x):
-        if isinstance(spec, GRUSpec) and _resets_before(spec):
+        if _resets_before(spec):
             mask = array_or_none(zoneout_masks[0])
             return gru_reset.backward(
                 spec, scaling, x, steps, weights, saved, mask, dropout, dy, dstates[0]
