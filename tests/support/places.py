@@ -156,7 +156,8 @@ def passes(case: Case, like: Callable[[Any], Any] = np.asarray) -> Results:
 def _dask(case: Case) -> Results:
     lazy = importlib.import_module("dask.array")
     results = passes(case, lambda array: lazy.from_array(array, chunks=case.chunks))
-    return [result.compute(scheduler="synchronous") for result in results]
+    # Together, as both need the statistics of the forward pass.
+    return list(lazy.compute(*results, scheduler="synchronous"))
 
 
 def _xarray(case: Case, *, chunked: bool) -> Results:
