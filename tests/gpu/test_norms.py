@@ -167,3 +167,41 @@ def test_moving_norms_beside_the_host(library, name, number, options, missing, d
         np.testing.assert_allclose(
             device, host, rtol=relative, atol=relative * np.nanmax(abs(host))
         )
+
+
+@pytest.mark.parametrize("of_gamma", [(6, 1, 1), (6, 300, 1), (1, 1, 70), (6, 300, 70), (1, 1, 1)])
+@pytest.mark.parametrize("keywords", [{}, {"nan_policy": "omit"}])
+@pytest.mark.parametrize("norm", ["layer_norm", "instance_norm", "batch_norm"])
+def test_gains_that_broadcast_beside_the_host(library, norm, keywords, of_gamma):
+    x, dy = draw((6, 300, 70), "float32"), draw((6, 300, 70), "float32", 9)
+    gamma = draw(of_gamma, "float32", 1)
+    if keywords:
+        x[np.random.default_rng(3).random(x.shape) < 0.1] = np.nan
+    results = []
+    for take, give in ((np.asarray, np.asarray), (library.take, library.give)):
+        given = take(x), take(gamma)
+        found = getattr(numnorm, f"{norm}_forward")(*given, **keywords)
+        backward = getattr(numnorm, f"{norm}_backward")
+        got = backward(take(dy), given[0], *found[1:], given[1], **keywords)
+        results.append([give(array) for array in (*found, *got)])
+    for host, device in zip(*results, strict=True):
+        largest = np.nanmax(abs(host))
+        np.testing.assert_allclose(device, host, rtol=1e-5, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize("name, number", [("moving_norm", 300), ("exponential_norm", 0.01)])
+@pytest.mark.parametrize("keywords", [{}, {"nan_policy": "omit"}])
+def test_chunks_of_a_stream(library, name, number, keywords):
+    x = draw((3000, 70), "float32")
+    if keywords:
+        x[np.random.default_rng(3).random(x.shape) < 0.3] = np.nan
+    whole = library.give(getattr(numnorm, name)(library.take(x), number, axis=0, **keywords))
+    state, parts = None, []
+    for chunk in np.split(x, [1, 40, 1000]):
+        given = library.take(chunk.copy()), number, state
+        y, state = getattr(numnorm, f"{name}_step")(*given, axis=0, **keywords)
+        parts.append(library.give(y))
+    # JAX without float64 keeps an exponential norm's statistics in float32 between chunks.
+    rounded = name == "exponential_norm" and library.give(state.mean).dtype == np.float32
+    tolerance = 1e-5 if rounded else 0.0
+    np.testing.assert_allclose(np.concatenate(parts), whole, rtol=tolerance, atol=tolerance)

@@ -54,6 +54,17 @@ def test_batch_norm_of_labels(shape, channel_axis, channels, counting, products)
     assert_close(sums, wanted[1:], 1e-5)
 
 
+def test_a_gain_that_broadcasts(imported):
+    take, x, dy = imported("cupy").take, draw((6, 2, 3)), draw((6, 2, 3), seed=1)
+    gamma, options = draw((1, 2, 3), seed=2), {"labels": LABELS}
+    expected = numnorm.batch_norm_forward(x, gamma, **options)
+    found = numnorm.batch_norm_forward(take(x), take(gamma), **options)
+    assert_close(host(found), expected)
+    wanted = numnorm.batch_norm_backward(dy, x, *expected[1:], gamma, **options)
+    arrays = map(take, (dy, x, expected.mean, expected.rstd, gamma))
+    assert_close(host(numnorm.batch_norm_backward(*arrays, **options)), wanted, 1e-5)
+
+
 def test_outputs(products):
     if products.called == "jax":
         pytest.skip("JAX has no arrays to write")
