@@ -32,7 +32,7 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     library = library_of(labels) or library_of(means)
     if library is not None and library_of(arguments["x"]) is None:
         arguments["x"] = library.from_array(as_plain_array("x", arguments["x"]), chunks=-1)
-    if library_of(labels) is not None:
+    if labels is not None and library_of(labels) is not None:
         counting["labels"] = labels.compute()
     spec = BY_FUNCTION.get(function)
     if spec is None:
