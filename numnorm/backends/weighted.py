@@ -33,9 +33,9 @@ class WeightedBackend:
         return result
 
     def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any, float]:
-        """Return 1, the mean, the variance and 1: as if a channel had one value with this m2.
+        """Return a count of 1, the mean, the variance and a unit of 1.
 
-        So the caller's formulas, which have one count for all channels, divide by 1.
+        Channels have different counts, so the division is done here; the caller divides by 1.
         """
         if not x.size:
             empty: tuple[int, Any, Any, float] = cpu.column_moments(x, layout)
@@ -50,7 +50,8 @@ class WeightedBackend:
     ) -> None:
         """Move the mean of each channel that has weight, and the variance that can be corrected.
 
-        The correction of the variance is ``1 - divisor``.
+        The correction of the variance is ``1 - divisor``. `column_moments` was called before and
+        left the sums of weights in ``_total``.
         """
         cpu.update_counted(running, mean, variance, self._total, 1.0 - divisor, momentum)
 
@@ -66,30 +67,30 @@ class WeightedBackend:
 
     def moving_forward(self, *arguments: Any) -> tuple[Any, Any, Any]:
         """Return what `MovingBackend.moving_forward` returns."""
-        result: tuple[Any, Any, Any] = cpu.missing_moving_forward(self.weighting, *arguments)
+        result: tuple[Any, Any, Any] = cpu.masked_moving_forward(self.weighting, *arguments)
         return result
 
     def moving_backward(self, *arguments: Any) -> Any:
         """Return what `MovingBackend.moving_backward` returns."""
-        return cpu.missing_moving_backward(self.weighting, *arguments)
+        return cpu.masked_moving_backward(self.weighting, *arguments)
 
     def moving_step(self, *arguments: Any) -> tuple[Any, Any]:
         """Return what `MovingBackend.moving_step` returns."""
-        result: tuple[Any, Any] = cpu.missing_moving_step(self.weighting, *arguments)
+        result: tuple[Any, Any] = cpu.masked_moving_step(self.weighting, *arguments)
         return result
 
     def exponential_forward(self, *arguments: Any) -> tuple[Any, Any, Any]:
         """Return what `MovingBackend.exponential_forward` returns."""
-        result: tuple[Any, Any, Any] = cpu.missing_exponential_forward(self.weighting, *arguments)
+        result: tuple[Any, Any, Any] = cpu.masked_exponential_forward(self.weighting, *arguments)
         return result
 
     def exponential_backward(self, *arguments: Any) -> Any:
         """Return what `MovingBackend.exponential_backward` returns."""
-        return cpu.missing_exponential_backward(self.weighting, *arguments)
+        return cpu.masked_exponential_backward(self.weighting, *arguments)
 
     def exponential_step(self, *arguments: Any) -> tuple[tuple[Any, Any, Any], Any]:
         """Return what `MovingBackend.exponential_step` returns."""
-        result: tuple[tuple[Any, Any, Any], Any] = cpu.missing_exponential_step(
+        result: tuple[tuple[Any, Any, Any], Any] = cpu.masked_exponential_step(
             self.weighting, *arguments
         )
         return result

@@ -27,8 +27,8 @@ from numnorm.backends.cpu.moving.exponential_kernels import (
     make_exponential_kernel,
 )
 from numnorm.backends.cpu.moving.lanes import group_count
-from numnorm.backends.cpu.moving.missing_exponential_kernels import (
-    make_missing_exponential_kernel,
+from numnorm.backends.cpu.moving.masked_exponential_kernels import (
+    make_masked_exponential_kernel,
     make_shares_kernel,
 )
 from numnorm.backends.cpu.moving.missing_steps import as_mask, gradient_of_sequences
@@ -132,7 +132,7 @@ def _shares(steps: int, decay: Decay) -> Array:
 
 
 _shares_kernel = functools.cache(make_shares_kernel)
-_missing_kernel = functools.cache(make_missing_exponential_kernel)
+_missing_kernel = functools.cache(make_masked_exponential_kernel)
 
 
 class Past(NamedTuple):
@@ -149,7 +149,7 @@ def nothing(channels: int) -> Past:
     return Past(np.zeros(channels), statistics)
 
 
-def missing_exponential_forward(
+def masked_exponential_forward(
     weighting: Weighting, x: Array, layout: MovingLayout, decay: Decay, out: Any, save: bool
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
@@ -159,7 +159,7 @@ def missing_exponential_forward(
     return fill(y), *statistics_of(plan_of(x.dtype, layout), x, save, mean, rstd)
 
 
-def missing_exponential_backward(
+def masked_exponential_backward(
     weighting: Weighting,
     dy: Any,
     x: Array,
@@ -232,7 +232,7 @@ def exponential_step(
     """Return the results for the next chunk, and the state after it."""
     if state is not None and isinstance(state.weight, np.generic | np.ndarray):
         # Values were missing.
-        return missing_exponential_step(KEEP_ALL, x, state, layout, decay, out, save)
+        return masked_exponential_step(KEEP_ALL, x, state, layout, decay, out, save)
     shape = _channels(x, layout)
     weight, before = 0.0, np.zeros((3, layout.outer * layout.inner))
     if state is not None:
@@ -247,7 +247,7 @@ def exponential_step(
     return results, ExponentialState(weight, *(row.reshape(shape).copy() for row in after))
 
 
-def missing_exponential_step(
+def masked_exponential_step(
     weighting: Weighting,
     x: Array,
     state: ExponentialState | None,

@@ -25,11 +25,11 @@ from numnorm.backends.cpu.moving.arrays import (
     target_of,
 )
 from numnorm.backends.cpu.moving.lanes import group_count
-from numnorm.backends.cpu.moving.missing_steps import as_mask, gradient_of_sequences
-from numnorm.backends.cpu.moving.missing_window_kernels import (
+from numnorm.backends.cpu.moving.masked_window_kernels import (
     make_missing_sequences_kernel,
     make_missing_windows_kernel,
 )
+from numnorm.backends.cpu.moving.missing_steps import as_mask, gradient_of_sequences
 from numnorm.backends.cpu.moving.sequence_kernel import make_sequence_windows_kernel, stretch_count
 from numnorm.layouts import MovingLayout, sequences_by
 
@@ -167,7 +167,7 @@ MISSING = Kernels(
 )
 
 
-def missing_moving_forward(
+def masked_moving_forward(
     weighting: Weighting, x: Array, layout: MovingLayout, windows: Windows, out: Any, save: bool
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
@@ -181,7 +181,7 @@ def missing_moving_forward(
     return y, *statistics_of(plan, x, save, mean, rstd)
 
 
-def missing_moving_backward(
+def masked_moving_backward(
     weighting: Weighting,
     dy: Any,
     x: Array,
@@ -262,7 +262,7 @@ def moving_step(
     return _step(x, keep, state, layout, windows, out)
 
 
-def missing_moving_step(
+def masked_moving_step(
     weighting: Weighting,
     x: Array,
     state: MovingState | None,

@@ -15,7 +15,7 @@ from numnorm.backends.cpu.memory.host_arrays import result as in_place
 from numnorm.backends.cpu.memory.placement import empty_like, writable_alias
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.weighted.loops import Selection
-from numnorm.backends.cpu.weighted.masked_forward import Mask
+from numnorm.backends.cpu.weighted.row_forward import Mask
 from numnorm.layouts import ColumnLayout
 
 _BOOL, _FLOAT32, _FLOAT64 = np.dtype(bool), np.dtype(np.float32), np.dtype(np.float64)

@@ -33,18 +33,18 @@ from numnorm.backends.cpu.simd.element_type import in_float64
 from numnorm.backends.cpu.statistics import broadcast_parameters
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
 from numnorm.backends.cpu.weighted.arrays import column_weights, kept_of
-from numnorm.backends.cpu.weighted.masked_column_gradients import (
-    make_masked_dx_across,
-    make_masked_dx_along,
-    make_masked_sums_across,
-    make_masked_sums_along,
-)
-from numnorm.backends.cpu.weighted.masked_columns import (
+from numnorm.backends.cpu.weighted.column_forward import (
     make_masked_fold,
     make_masked_forward_across,
     make_masked_forward_along,
     make_masked_moments_across,
     make_masked_moments_along,
+)
+from numnorm.backends.cpu.weighted.column_gradients import (
+    make_masked_dx_across,
+    make_masked_dx_along,
+    make_masked_sums_across,
+    make_masked_sums_along,
 )
 from numnorm.layouts import ColumnLayout
 

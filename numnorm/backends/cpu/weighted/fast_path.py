@@ -26,7 +26,7 @@ from numnorm.backends.cpu.rows.fast_path import (
     make_totals,
 )
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.weighted.masked_forward import Mask
+from numnorm.backends.cpu.weighted.row_forward import Mask
 from numnorm.layouts import RowLayout
 
 _WHOLE, _REAL = types.intp, types.float64

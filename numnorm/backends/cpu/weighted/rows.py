@@ -45,9 +45,9 @@ from numnorm.backends.cpu.weighted.fast_path import (
     make_fast_masked_forward,
 )
 from numnorm.backends.cpu.weighted.loops import LANES
-from numnorm.backends.cpu.weighted.masked_backward import make_masked_backward
-from numnorm.backends.cpu.weighted.masked_forward import make_masked_forward
-from numnorm.backends.cpu.weighted.row_kernels import (
+from numnorm.backends.cpu.weighted.row_backward import make_masked_backward
+from numnorm.backends.cpu.weighted.row_forward import make_masked_forward
+from numnorm.backends.cpu.weighted.segment_backward import (
     Parameters,
     Rows,
     make_weighted_backward,

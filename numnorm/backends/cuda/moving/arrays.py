@@ -77,12 +77,8 @@ def _missing(weighting: Weighting, x: DeviceArray) -> Missing:
 
 
 def output_apart(x: DeviceArray, out: Any, inputs: tuple[Any, ...]) -> Output:
-    """Return the output of a kernel whose threads read steps that others have written."""
+    """Return an output that overlaps no input: threads read steps whose results others write."""
     return output_like(x, None, out, inputs, in_place=False)
-
-
-Saved = tuple[Any, Any]
-"""Mean and rstd of each step for the caller; None if they are not to be saved."""
 
 
 def new_statistics(x: DeviceArray, save: bool) -> tuple[ElementType, StepStatistics]:

@@ -43,7 +43,7 @@ _exponential_gradients = functools.cache(make_exponential_gradients)
 _share_table = functools.cache(make_shares)
 
 
-def missing_exponential_forward(
+def masked_exponential_forward(
     weighting: Weighting | None,
     x: DeviceArray,
     layout: MovingLayout,
@@ -65,11 +65,11 @@ def missing_exponential_forward(
     return normalized(launch_norm, x, weighting, layout, out, save)
 
 
-exponential_forward = functools.partial(missing_exponential_forward, None)
-"""What `missing_exponential_forward` returns, where all steps count."""
+exponential_forward = functools.partial(masked_exponential_forward, None)
+"""What `masked_exponential_forward` returns, where all steps count."""
 
 
-def missing_exponential_backward(
+def masked_exponential_backward(
     weighting: Weighting | None,
     dy: Any,
     x: DeviceArray,
@@ -96,14 +96,14 @@ def missing_exponential_backward(
     return dx_of(launch_gradient, dy, x, mean, rstd, out)
 
 
-exponential_backward = functools.partial(missing_exponential_backward, None)
-"""What `missing_exponential_backward` returns, where all steps count."""
+exponential_backward = functools.partial(masked_exponential_backward, None)
+"""What `masked_exponential_backward` returns, where all steps count."""
 
 
 # Chunk by chunk
 
 
-def missing_exponential_step(
+def masked_exponential_step(
     weighting: Weighting | None,
     x: DeviceArray,
     state: contract.ExponentialState | None,
@@ -125,14 +125,14 @@ def missing_exponential_step(
         NO_PAST if before is None else Past(*(each.array for each in before)),
         Past(*(each.array for each in after)),
     )
-    results = missing_exponential_forward(weighting, x, layout, decay, out, save, stream)
+    results = masked_exponential_forward(weighting, x, layout, decay, out, save, stream)
     with on_device_of(x):
         arrays = (x.lib.reshaped(handed_out(each), shape) for each in after)
         return results, contract.ExponentialState(*arrays)
 
 
-exponential_step = functools.partial(missing_exponential_step, None)
-"""What `missing_exponential_step` returns, where all steps count."""
+exponential_step = functools.partial(masked_exponential_step, None)
+"""What `masked_exponential_step` returns, where all steps count."""
 
 
 def _statistics(state: contract.ExponentialState, x: DeviceArray, shape: Shape) -> list[Statistic]:

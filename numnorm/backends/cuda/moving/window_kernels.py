@@ -132,7 +132,7 @@ def _inside(start, stop, windows):
 
 
 @device
-def _around(start, stop, first, last, windows):
+def _around(stop, first, last, windows):
     """Return where the steps before the whole chunks stop, and where those behind them start."""
     if first == last:
         return stop, stop
@@ -226,9 +226,9 @@ def make_chunk_sums(element: ElementType, missing: bool) -> Kernel:
             entry, chunk, column = place_of(cell, windows.chunks, inner)
             start = chunk * windows.chunk
             origin = entry * steps * inner + column
-            ends = start, start + windows.chunk
+            stop = start + windows.chunk
             sums = ZERO, ZERO, ZERO, ZERO
-            sums = range_sums(x, absent, ends[0], ends[1], origin, inner, centred, sums)
+            sums = range_sums(x, absent, start, stop, origin, inner, centred, sums)
             _store_row(table, cell, cells, sums)
 
     parameters = "address", "address", MISSING, SEQUENCES, WINDOWS, "float64"
@@ -249,7 +249,7 @@ def make_window_sums(element: ElementType, missing: bool) -> Any:
         entry, step, column = place
         start, stop = _window_of(step, windows, steps)
         first, last = _inside(start, stop, windows)
-        head, tail = _around(start, stop, first, last, windows)
+        head, tail = _around(stop, first, last, windows)
         origin = entry * steps * inner + column
         sums = ZERO, ZERO, ZERO, ZERO
         sums = range_sums(x, absent, start, head, origin, inner, centred, sums)
@@ -268,7 +268,7 @@ def _make_statistics() -> Any:
 
     It returns the distance of the mean from the pivot, and rstd.
     """
-    not_negative, inverse_root = make_squared_deviations(FLOAT64), make_inverse_root()
+    squared_deviations, inverse_root = make_squared_deviations(FLOAT64), make_inverse_root()
     inverse = reciprocal_of(FLOAT64)
 
     @device
@@ -277,7 +277,7 @@ def _make_statistics() -> Any:
             return NAN, NAN
         share = inverse(count)
         mean = first * (share * scaling.centred)
-        variance = not_negative(second, first, mean) * share + scaling.eps
+        variance = squared_deviations(second, first, mean) * share + scaling.eps
         return mean, inverse_root(variance) * scaling.scaled + (ONE - scaling.scaled)
 
     return statistics
@@ -479,7 +479,7 @@ def make_window_gradients(element: ElementType, saved: ElementType, missing: boo
         entry, step, column = place
         start, stop = _windows_with(step, windows, steps)
         first, last = _inside(start, stop, windows)
-        head, tail = _around(start, stop, first, last, windows)
+        head, tail = _around(stop, first, last, windows)
         origin, cells = entry * steps * inner + column, outer * windows.chunks * inner
         sums = ZERO, ZERO
         sums = range_terms(arrays, start, head, origin, inner, value, windows, steps, scaling, sums)

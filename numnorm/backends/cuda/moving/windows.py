@@ -60,7 +60,7 @@ _joined_steps = functools.cache(make_joined)
 _last = functools.cache(make_last_steps)
 
 
-def missing_moving_forward(
+def masked_moving_forward(
     weighting: Weighting | None,
     x: DeviceArray,
     layout: MovingLayout,
@@ -83,11 +83,11 @@ def missing_moving_forward(
     return normalized(launch_norm, x, weighting, layout, out, save)
 
 
-moving_forward = functools.partial(missing_moving_forward, None)
-"""What `missing_moving_forward` returns, where all steps count."""
+moving_forward = functools.partial(masked_moving_forward, None)
+"""What `masked_moving_forward` returns, where all steps count."""
 
 
-def missing_moving_backward(
+def masked_moving_backward(
     weighting: Weighting | None,
     dy: Any,
     x: DeviceArray,
@@ -116,14 +116,14 @@ def missing_moving_backward(
     return dx_of(launch_gradient, dy, x, mean, rstd, out)
 
 
-moving_backward = functools.partial(missing_moving_backward, None)
-"""What `missing_moving_backward` returns, where all steps count."""
+moving_backward = functools.partial(masked_moving_backward, None)
+"""What `masked_moving_backward` returns, where all steps count."""
 
 
 # Chunk by chunk
 
 
-def missing_moving_step(
+def masked_moving_step(
     weighting: Weighting | None,
     x: DeviceArray,
     state: contract.MovingState | None,
@@ -153,8 +153,8 @@ def missing_moving_step(
         return result(output, x, None), after
 
 
-moving_step = functools.partial(missing_moving_step, None)
-"""What `missing_moving_step` returns, where all steps of the chunk count."""
+moving_step = functools.partial(masked_moving_step, None)
+"""What `masked_moving_step` returns, where all steps of the chunk count."""
 
 
 def _joined(

@@ -25,7 +25,7 @@ class DeviceWeightedBackend:
         self.weighting = weighting
 
     def as_float_array(self, name: str, value: Any) -> Any:
-        """Return the array of the backend of arrays without a weighting."""
+        """Return the value as it is: `backend_for` has converted it."""
         return value
 
     def row_forward(self, norm: Any, x: Any, *arguments: Any) -> tuple[Any, Any, Any]:
@@ -43,9 +43,9 @@ class DeviceWeightedBackend:
         return rows.weighted_row_backward(self.weighting, norm, dy, x, *arguments)
 
     def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any, float]:
-        """Return 1, the mean, the variance and 1: as if a channel had one value with this m2.
+        """Return a count of 1, the mean, the variance and a unit of 1.
 
-        So the caller's formulas, which have one count for all channels, divide by 1.
+        Channels have different counts, so the division is done here; the caller divides by 1.
         """
         if 0 in x.shape:
             empty: tuple[int, Any, Any, float] = column_moments(x, layout)
@@ -59,7 +59,8 @@ class DeviceWeightedBackend:
     ) -> None:
         """Move the mean of each channel that has weight, and the variance that can be corrected.
 
-        The correction of the variance is ``1 - divisor``.
+        The correction of the variance is ``1 - divisor``. `column_moments` was called before and
+        left the sums of weights in ``_total``.
         """
         correction = 1.0 - divisor
         columns.update_counted(running, mean, variance, self._total, correction, momentum)
@@ -89,27 +90,27 @@ class DeviceWeightedBackend:
 
     def moving_forward(self, *arguments: Any) -> tuple[Any, Any, Any]:
         """Return what `MovingBackend.moving_forward` returns."""
-        return windows.missing_moving_forward(self.weighting, *arguments)
+        return windows.masked_moving_forward(self.weighting, *arguments)
 
     def moving_backward(self, *arguments: Any) -> Any:
         """Return what `MovingBackend.moving_backward` returns."""
-        return windows.missing_moving_backward(self.weighting, *arguments)
+        return windows.masked_moving_backward(self.weighting, *arguments)
 
     def moving_step(self, *arguments: Any) -> tuple[Any, Any]:
         """Return what `MovingBackend.moving_step` returns."""
-        return windows.missing_moving_step(self.weighting, *arguments)
+        return windows.masked_moving_step(self.weighting, *arguments)
 
     def exponential_forward(self, *arguments: Any) -> tuple[Any, Any, Any]:
         """Return what `MovingBackend.exponential_forward` returns."""
-        return exponential.missing_exponential_forward(self.weighting, *arguments)
+        return exponential.masked_exponential_forward(self.weighting, *arguments)
 
     def exponential_backward(self, *arguments: Any) -> Any:
         """Return what `MovingBackend.exponential_backward` returns."""
-        return exponential.missing_exponential_backward(self.weighting, *arguments)
+        return exponential.masked_exponential_backward(self.weighting, *arguments)
 
     def exponential_step(self, *arguments: Any) -> tuple[tuple[Any, Any, Any], Any]:
         """Return what `MovingBackend.exponential_step` returns."""
-        return exponential.missing_exponential_step(self.weighting, *arguments)
+        return exponential.masked_exponential_step(self.weighting, *arguments)
 
 
 def with_weighting(weighting: Weighting) -> DeviceWeightedBackend:

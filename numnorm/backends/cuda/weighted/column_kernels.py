@@ -69,7 +69,7 @@ class ColumnSizes(NamedTuple):
 class Coefficients(NamedTuple):
     """The numbers of each channel, float64: the mean and a table ``(number of others, channels)``.
 
-    The table has ``rstd`` in the forward pass, and else ``factor, constant, slope``.
+    The table has ``rstd`` in the forward pass, and else ``factor, shift, slope``.
     """
 
     mean: Any
@@ -375,7 +375,8 @@ def make_update_counted(running: ElementType) -> Kernel:
 
     It takes the addresses of the running statistic, of the new one and of the sums of weights W,
     both float64; the number of channels; and ``correction, momentum``. The new statistic is
-    multiplied by W / (W - correction), and left out if that is no number greater than 0.
+    multiplied by W / (W - correction). A channel whose W - correction is not greater than 0 keeps
+    its statistic.
     """
     load, store = make_load_one(running), make_store_one(running)
     load_new, move = make_load_one(FLOAT64), device(moved)
@@ -480,7 +481,7 @@ def make_weighted_outputs(types: ColumnTypes, parameters: Weights, shape: Column
 def make_weighted_slopes(
     gamma: ElementType | None, gradient: ElementType, shape: ColumnShape
 ) -> Kernel:
-    """Return the kernel of dgamma, dbeta and the coefficients of dx: factor, constant and slope.
+    """Return the kernel of dgamma, dbeta and the coefficients of dx: factor, shift and slope.
 
     It takes the address of the sums of `make_column_sums`, `Coefficients`, the address of rstd,
     `RowParameters`, the addresses of dgamma and dbeta, `ColumnSizes` and `Flows`.
@@ -511,13 +512,13 @@ def make_weighted_slopes(
         channel, thread = totals(table, sizes, one, other), cuda.threadIdx.x
         if thread < lanes and channel < sizes.channels:
             sums = one[thread], one[threads + thread], other[thread], other[threads + thread]
-            mean, deviation = load(coefficients.mean, channel), load(rstd, channel)
+            mean, inverse = load(coefficients.mean, channel), load(rstd, channel)
             weight = gamma_of(parameters.gamma, channel)
-            of_gamma, factor, offset, slope = slopes(sums, mean, deviation, weight, flows)
+            of_gamma, factor, shift, slope = slopes(sums, mean, inverse, weight, flows)
             store_gradient(dgamma, channel, rounded(of_gamma))
             store_gradient(dbeta, channel, rounded(sums[2]))
             store(coefficients.table, channel, factor)
-            store(coefficients.table, sizes.channels + channel, offset)
+            store(coefficients.table, sizes.channels + channel, shift)
             store(coefficients.table, 2 * sizes.channels + channel, slope)
 
     kinds = "address", COEFFICIENTS, "address", PARAMETERS, "address", "address", SIZES, FLOWS
@@ -525,7 +526,7 @@ def make_weighted_slopes(
 
 
 def make_weighted_dx(types: ColumnTypes, shape: ColumnShape) -> Kernel:
-    """Return the kernel that stores ``dy * factor - w * (constant + (x - mean) * slope)``.
+    """Return the kernel that stores ``dy * factor - w * (shift + (x - mean) * slope)``.
 
     It takes the addresses of dy and x, `Selection`, `Coefficients`, the address of dx, which may be
     dy or x, and `ColumnSizes`.
@@ -540,7 +541,7 @@ def make_weighted_dx(types: ColumnTypes, shape: ColumnShape) -> Kernel:
         if start < stop:
             mean, channels = load_number(coefficients.mean, channel), sizes.channels
             factor = load_number(coefficients.table, channel)
-            offset = load_number(coefficients.table, channels + channel)
+            shift = load_number(coefficients.table, channels + channel)
             slope = load_number(coefficients.table, 2 * channels + channel)
             for number in range(start, stop, teams):
                 entry, column = _place(sizes, channel, number)
@@ -548,7 +549,7 @@ def make_weighted_dx(types: ColumnTypes, shape: ColumnShape) -> Kernel:
                 value, result = _DOUBLE(load(x, at)), ZERO
                 if is_kept(selection, entry, column, value):
                     weight = weight_of(selection, entry, column)
-                    through = weight * (offset + (value - mean) * slope)
+                    through = weight * (shift + (value - mean) * slope)
                     result = _DOUBLE(load_dy(dy, at)) * factor - through
                 store(dx, at, rounded(result))
 

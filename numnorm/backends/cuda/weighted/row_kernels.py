@@ -222,7 +222,7 @@ def _make_statistics(
 
     It returns (scale, pivot, mean, total, m2) of a row. The mean of ``x * scale`` is ``pivot +
     mean``, m2 is the sum of its squared deviations, and `total` is the sum of the weights. Without
-    centring both are 0, and m2 is the sum of squares.
+    centring, pivot and mean are 0, and m2 is the sum of squares.
     """
     row_sums, pivot_of = (make(element, weights, shape) for make in (_make_row_sums, _make_pivot))
     scale_of, centred = _make_scale(element, weights, shape), formula.centred
@@ -330,7 +330,7 @@ def make_weighted_forward(formula: Formula, types: Types, shape: RowShape) -> Ke
 
 @functools.cache
 def _make_gradient(formula: Formula, types: Types) -> Any:
-    """Return a device function of an element: dy, xhat, and the gradient of xhat.
+    """Return a device function of an element's xhat and its gradient.
 
     ``gradient(dy, value, of_row, parameters, index)`` of a value that is kept.
     """

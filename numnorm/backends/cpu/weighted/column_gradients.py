@@ -2,7 +2,7 @@
 
 They compute as those of `columns.kernels`: the sums of each channel, among them what its elements
 weigh, and then dx. Which elements count is said by `keep`, `weights` and `omit`, as in
-`masked_column_sums`.
+`column_sums`.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.backends.cpu.simd.kept import where_kept
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.cpu.simd.vector import multiply_add
-from numnorm.backends.cpu.weighted.masked_column_sums import (
+from numnorm.backends.cpu.weighted.column_sums import (
     counted,
     make_read_selected,
     make_segment_sums,

@@ -121,7 +121,7 @@ def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
     return first_block
 
 
-def make_missing_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
+def make_masked_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
     """Return a kernel ``(x, shares, y, mean, rstd, state, after, shape, counts, eps)``.
 
     ``shares`` are what the kernel of `make_shares_kernel` stores. In the ``state``, a

@@ -2,7 +2,7 @@
 
 They compute as the kernels of `columns.moments_kernels` and `columns.kernels`, but add up what the
 elements of each channel weigh. Which elements count is said by `keep`, `weights` and `omit`, as in
-`masked_column_sums`.
+`column_sums`.
 """
 
 import functools
@@ -36,14 +36,14 @@ from numnorm.backends.cpu.simd.functions import has_zero, where_at_most
 from numnorm.backends.cpu.simd.kept import is_kept, where_kept
 from numnorm.backends.cpu.simd.optional import element, part, present, scaled
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, multiply_add, store
-from numnorm.backends.cpu.weighted.masked_column_sums import (
+from numnorm.backends.cpu.weighted.column_sums import (
     apart,
     counted,
     make_read_selected,
     make_tile_sums,
     of_entry,
 )
-from numnorm.backends.cpu.weighted.masked_forward import make_kept_statistics
+from numnorm.backends.cpu.weighted.row_forward import make_kept_statistics
 from numnorm.backends.formulas.norms import merge_moments, split_sum
 
 _merge_moments, _split_sum = inlined(merge_moments), inlined(split_sum)

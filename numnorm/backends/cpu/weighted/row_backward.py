@@ -56,7 +56,7 @@ from numnorm.backends.cpu.statistics.saved import (
     make_saved_statistics,
 )
 from numnorm.backends.cpu.weighted.loops import quotient
-from numnorm.backends.cpu.weighted.masked_forward import Mask, make_masked_sums, of_row
+from numnorm.backends.cpu.weighted.row_forward import Mask, make_masked_sums, of_row
 from numnorm.backends.formulas.norms import input_gradient
 
 _input_gradient = inlined(input_gradient)
