@@ -214,7 +214,5 @@ def _check_constant(
 ) -> None:
     """Raise for wrong numbers of a constant, as NumPy's function does without rows."""
     shape = layout.parameter_shape
-    with np.errstate(over="ignore"):  # an infinity, as it is to JAX
-        constant = value.astype(dtype)
-    axes = tuple(range(-len(shape), 0))
-    spec.function(np.zeros((0, *shape), dtype), **{**options, spec.axis: axes, name: constant})
+    own = {**options, spec.axis: tuple(range(-len(shape), 0)), name: value.astype(dtype)}
+    spec.function(np.zeros((0, *shape), dtype), **own)
