@@ -18,7 +18,7 @@ def as_float_array(name: str, value: Any) -> Any:
     """Return an array of JAX in a supported float dtype; integers and bool become floats."""
     check_on_cpu(name, value)
     try:
-        if isinstance(value, str | bytes):
+        if isinstance(value, str | bytes | None):
             raise TypeError
         array = jnp.asarray(value)
     except TypeError:

@@ -182,7 +182,7 @@ def _by_python(
     arrays = {"x": x}
     along = {**spec.parameters, **spec.constants}
     for name, value in parameters.items():
-        if value is None:
+        if value is None and name not in spec.constants:
             continue
         if spec.broadcasts(name) and isinstance(value, numbers.Real):
             options = {**options, name: value}  # with all its digits
@@ -194,9 +194,25 @@ def _by_python(
             check_shape(name, arrays[name].shape, (), "a number")
         else:
             check_shape(name, arrays[name].shape, layout.parameter_shape, layout.parameter_meaning)
+        if name in spec.constants and not _is_traced(value):
+            _check_constant(spec, name, np.asarray(value), arrays[name].dtype, layout, options)
     arrays |= {name: running.pop(name) for name in spec.updates if name in running}
     arrays |= counting_arrays(spec, x, options[spec.axis], counting)
     static = Pass(spec.name, tuple(arrays), statistic_shape, options | running | counting)
     static.check(arrays)
     y, *moved = normalized_by_python(static, *arrays.values())
     return BatchNormalized(y, *moved) if moved else y
+
+
+def _is_traced(value: Any) -> bool:
+    """Return whether a value, or a part of it, is known only when the function runs."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+
+
+def _check_constant(
+    spec: NormSpec, name: str, value: Any, dtype: Any, layout: RowLayout, options: dict[str, Any]
+) -> None:
+    """Raise for wrong numbers of a constant, as NumPy's function does without rows."""
+    shape = layout.parameter_shape
+    own = {**options, spec.axis: tuple(range(-len(shape), 0)), name: value.astype(dtype)}
+    spec.function(np.zeros((0, *shape), dtype), **own)

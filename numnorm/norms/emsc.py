@@ -16,6 +16,7 @@ from numnorm.array_likes import (
     check_out,
     lazily,
     results_like,
+    statistics_like,
     writable_view,
 )
 from numnorm.array_types import Array, ArrayLike, Input, Integer, NanPolicy, Number
@@ -261,7 +262,7 @@ def _corrected(
     spectra = _Spectra.of(x, reference, axis, degree, counting)
     fill, fill_missing = fills(counting[-1])
     y = np.empty(spectra.values.shape)
-    slopes = np.empty((len(y), 1))
+    slopes = np.full((len(y), 1), np.nan)  # without wavelengths there is no fit
     with np.errstate(all="ignore"):
         for some, fit in spectra.fits():
             values = spectra.values[some]
@@ -396,13 +397,7 @@ class _Spectra(NamedTuple):
         check_norm_on_host("emsc", x)
         like = results_like(x)
         _, array = backend_for(x, "x")
-        layout = row_layout(array.shape, _one_axis(axis))
-        order = check_integer("degree", degree, 0)
-        if order > layout.width - 2 >= -1 and array.size:
-            raise ValueError(
-                f"degree must be at most {layout.width - 2} for {layout.width} wavelengths, "
-                f"got {order}"
-            )
+        layout, order = _checked_layout(array.shape, axis, degree)
         spectrum = _float_array("reference", reference).astype(np.float64)
         check_shape("reference", spectrum.shape, (layout.width,), "the normalized axis of x")
         if not np.isfinite(spectrum).all():
@@ -423,27 +418,34 @@ class _Spectra(NamedTuple):
         """Return an array that broadcasts against x as rows; None for None."""
         return None if array is None else self.rows(np.broadcast_to(array, self.x.shape))
 
+    def same_in_all_spectra(self, weights: Any) -> bool:
+        """Return whether weights that broadcast against x differ along the wavelengths alone."""
+        axis = self.layout.order[-1] if self.layout.order else self.x.ndim - 1
+        first = self.x.ndim - weights.ndim
+        return all(n == 1 or first + k == axis for k, n in enumerate(weights.shape))
+
     def fits(self) -> Iterator[tuple[Any, _Fit]]:
-        """Yield which rows a fit is for, and the fit."""
-        if not self.values.size:
+        """Yield which rows a fit is for, and the fit.
+
+        Raise for a wrong reference, whatever the spectra and their weights are.
+        """
+        width = self.layout.width
+        if not width:
             return
+        fit = _fitted(self.reference, self.degree, np.ones((1, width)), None)
+        if np.isnan(fit.direction).any():
+            raise ValueError(f"reference must not be a polynomial of degree {self.degree}")
         keep = self.rows_of(self.counting.where)
         if self.counting.omit:
             present = ~np.isnan(self.values)
             keep = present if keep is None else keep & present
         weights = self.counting.weights
-        shared = weights is None or weights.size == weights.shape[-1] * (weights.ndim > 0)
-        each = self.rows_of(weights)
-        if weights is None:
-            each = np.broadcast_to(1.0, self.values.shape)
+        each = np.broadcast_to(1.0, self.values.shape) if weights is None else self.rows_of(weights)
+        shared = weights is None or self.same_in_all_spectra(weights)
         whole = np.ones(len(each), bool) if keep is None else keep.all(axis=1)
         if shared and whole.any():
-            fit = _fitted(self.reference, self.degree, each[:1], None)
-            if np.isnan(fit.direction).any():
-                raise ValueError(
-                    f"reference must not be a polynomial of degree {self.degree} where its "
-                    "elements count"
-                )
+            if weights is not None:
+                fit = _fitted(self.reference, self.degree, each[:1], None)
             yield np.flatnonzero(whole), fit
         others = np.flatnonzero(~whole if shared else np.ones(len(each), bool))
         for start in range(0, len(others), _TOGETHER):
@@ -469,9 +471,10 @@ class _Spectra(NamedTuple):
         return y if self.like is None else self.like(y)
 
     def statistic(self, slopes: Any) -> Any:
-        """Return a number for each row as the backward pass takes it."""
+        """Return a number for each row, in the library of x, as the backward pass takes it."""
         dtype = np.float32 if self.x.dtype.itemsize == 2 else np.float64
-        return slopes.astype(dtype).reshape(self.layout.statistic_shape)
+        array = slopes.astype(dtype).reshape(self.layout.statistic_shape)
+        return array if self.like is None else statistics_like(self.like)(array)
 
 
 def _float_array(name: str, value: Any) -> Any:
@@ -486,10 +489,21 @@ def _one_axis(axis: Any) -> Any:
     return axis
 
 
+def _checked_layout(shape: Shape, axis: Any, degree: Any) -> tuple[RowLayout, int]:
+    """Return the layout of the spectra, and the degree; no wavelengths fit to any degree."""
+    layout = row_layout(shape, _one_axis(axis))
+    order, width = check_integer("degree", degree, 0), layout.width
+    if width == 1:
+        raise ValueError(f"x must have at least {order + 2} wavelengths for degree {order}, got 1")
+    if order > width - 2 >= 0:
+        raise ValueError(f"degree must be at most {width - 2} for {width} wavelengths, got {order}")
+    return layout, order
+
+
 def _row_call(shape: Shape, axis: Any, degree: Any = 2) -> RowCall:
     """Return the layout of the spectra."""
-    check_integer("degree", degree, 0)
-    return RowCall(row_layout(shape, _one_axis(axis)), scaling_by(0.0))
+    layout, _ = _checked_layout(shape, axis, degree)
+    return RowCall(layout, scaling_by(0.0))
 
 
 SPEC = NormSpec(

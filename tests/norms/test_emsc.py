@@ -160,6 +160,103 @@ def test_spectra_of_which_too_little_counts_are_nan_alone():
     assert np.isnan(y[:2]).all() and np.isfinite(y[2:]).all()
 
 
+SHORT = np.array([[1.0, 2.0, 4.0], [3.0, 5.0, 9.0]]), np.array([1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    "degree, weights, good",
+    [
+        (0, [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]], [True, False]),
+        (0, [[0.0, 1.0, 0.0], [1.0, 2.0, 1.0]], [False, True]),
+        (0, [1.0, 0.0, 0.0], [False, False]),
+        (1, [1.0, 1.0, 0.0], [False, False]),
+        (0, [[1.0], [0.0]], [True, False]),
+        (0, 0.0, [False, False]),
+    ],
+)
+def test_spectra_of_too_little_weight_are_nan_alone(degree, weights, good):
+    x, reference = SHORT
+    options = {"degree": degree}
+    full = np.broadcast_to(weights, x.shape)
+    y, slope = numnorm.emsc_forward(x, reference, weights=weights, **options)
+    dx = numnorm.emsc_backward(x, x, slope, reference, weights=weights, **options)
+    for result in (y, slope, dx):
+        assert np.array_equal(np.isfinite(result.reshape(2, -1)).all(axis=1), good)
+    for k in range(2):
+        one = numnorm.emsc_forward(x[k : k + 1], reference, weights=full[k : k + 1], **options)
+        np.testing.assert_array_equal(one.y[0], y[k])
+        np.testing.assert_array_equal(one.slope[0], slope[k])
+
+
+@pytest.mark.parametrize("weights", [[[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]], [1.0, 0.0, 0.0], 0, 2.0])
+def test_chunks_choose_no_result(weights):
+    dask_array = pytest.importorskip("dask.array")
+    x, reference = SHORT
+    expected = numnorm.emsc_forward(x, reference, degree=0, weights=weights)
+    for chunks in ((1, 3), (2, 1), (2, 3)):
+        lazy = dask_array.from_array(x, chunks=chunks)
+        found = numnorm.emsc_forward(lazy, reference, degree=0, weights=weights)
+        for mine, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(mine.compute(), other)
+
+
+@pytest.mark.parametrize("weights", [[1.0, 0.0], [[1.0, 0.0]]])
+def test_weights_that_lie_along_another_axis(weights):
+    # The weights of a row are the same numbers: a 0 leaves nothing of the second one.
+    x, reference = SHORT
+    y = numnorm.emsc(x.T, reference, axis=0, degree=0, weights=weights)
+    np.testing.assert_allclose(y[:, 0], reference, rtol=1e-14)
+    assert np.isnan(y[:, 1]).all()
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(0, 1), slice(0, 0)])
+def test_an_error_of_the_arguments_depends_on_no_spectrum(rows):
+    x, keep = spectra()[rows], MASK[rows]
+    for options in ({}, {"where": keep}, {"weights": WEIGHTS}, {"weights": keep * 1.0}):
+        with pytest.raises(ValueError, match="reference must not be a polynomial of degree 2"):
+            numnorm.emsc(x, T, **options)
+    with pytest.raises(ValueError, match="x must have at least 2 wavelengths for degree 0, got 1"):
+        numnorm.emsc(x[:, :1], REFERENCE[:1], degree=0)
+
+
+@pytest.mark.parametrize(
+    "number", [2, 0.5, np.float32(2.0), np.array(2.0), np.full((7, 1), 3.0), np.ones((1, 1))]
+)
+def test_weights_that_broadcast(number):
+    x, dy = spectra(), spectra(offset=1.0)
+    y, slope = numnorm.emsc_forward(x, REFERENCE, weights=number)
+    # A scale of weights is no matter but of rounding.
+    np.testing.assert_allclose(y, numnorm.emsc(x, REFERENCE), rtol=0, atol=1e-13)
+    dx = numnorm.emsc_backward(dy, x, slope, REFERENCE, weights=number)
+    expected = numnorm.emsc_backward(dy, x, slope, REFERENCE)
+    np.testing.assert_allclose(dx, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "where", [True, 1, np.array(True), MASK[:, :1], MASK[:1], MASK[0], np.ones(1, bool)]
+)
+def test_masks_that_broadcast(where):
+    full = np.broadcast_to(where, MASK.shape).astype(bool)
+    y = numnorm.emsc(spectra(), REFERENCE, where=where)
+    np.testing.assert_array_equal(y, numnorm.emsc(spectra(), REFERENCE, where=full))
+    x = spectra()[0]
+    y = numnorm.emsc(x, REFERENCE, where=full[0])
+    assert y.shape == x.shape
+
+
+def test_spectra_without_wavelengths_have_no_slope():
+    x, reference = np.ones((8, 3, 3, 0)), np.ones(0)
+    options = {"degree": 0, "where": np.ones(x.shape, bool), "nan_policy": "omit"}
+    y, slope = numnorm.emsc_forward(x, reference, **options)
+    assert y.shape == x.shape
+    assert slope.shape == (8, 3, 3) and np.isnan(slope).all()
+    assert numnorm.emsc_backward(x, x, slope, reference, **options).shape == x.shape
+    dask_array = pytest.importorskip("dask.array")
+    lazy = numnorm.emsc_forward(dask_array.from_array(x, chunks=(3, 2, 1, 1)), reference, **options)
+    np.testing.assert_array_equal(lazy.slope.compute(), slope)
+    assert lazy.y.compute().shape == x.shape
+
+
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e300])
 def test_no_scale_matters(scale):
     y = numnorm.emsc(spectra(), REFERENCE, weights=WEIGHTS)
@@ -232,6 +329,100 @@ def test_jax():
     _, slope = numnorm.emsc_forward(x, REFERENCE)
     expected = numnorm.emsc_backward(dy, x, slope, REFERENCE)
     np.testing.assert_allclose(dx, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize(
+    "width, reference, options, message",
+    [
+        (2, np.ones(2), {"degree": 2}, "degree must be at most 0 for 2 wavelengths, got 2"),
+        (1, np.ones(1), {"degree": 0}, "x must have at least 2 wavelengths for degree 0, got 1"),
+        (WIDTH, np.ones(WIDTH), {"degree": 0}, "reference must not be a polynomial of degree 0"),
+        (4, [1.0, np.nan, 2.0, 3.0], {"degree": 0}, "reference must be finite, got nan"),
+    ],
+)
+def test_errors_when_jax_traces(width, reference, options, message):
+    jax = pytest.importorskip("jax")
+    functions = pytest.importorskip("numnorm.jax")
+    x = np.ones((2, width), "float32")
+
+    def corrected(x):
+        return functions.emsc(x, reference, **options).sum()
+
+    for function in (corrected, jax.jit(corrected), jax.grad(corrected), jax.vmap(corrected)):
+        with pytest.raises(ValueError, match=message):
+            function(x)
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(corrected, jax.ShapeDtypeStruct(x.shape, x.dtype))
+
+
+@pytest.mark.jax
+def test_references_that_jax_traces():
+    jax = pytest.importorskip("jax")
+    functions = pytest.importorskip("numnorm.jax")
+    x = spectra(dtype="float32")
+    expected = functions.emsc(x, REFERENCE)
+    np.testing.assert_array_equal(jax.jit(functions.emsc)(x, REFERENCE), expected)
+    ones = [1.0] * (WIDTH - 1)
+    traced = jax.jit(lambda x, last: functions.emsc(x, [*ones, last], degree=0))(x, 2.0)
+    np.testing.assert_array_equal(traced, functions.emsc(x, [*ones, 2.0], degree=0))
+    with pytest.raises(TypeError, match="reference must be an array, got NoneType"):
+        functions.emsc(x, None)
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("shape", [(), (WIDTH,), (7, WIDTH), (7, 1)])
+def test_weights_that_jax_maps_alone(shape):
+    jax = pytest.importorskip("jax")
+    functions = pytest.importorskip("numnorm.jax")
+    x, dy = spectra(dtype="float32"), spectra(dtype="float32", offset=1.0)
+    reference = REFERENCE.astype("float32")
+    weights = np.random.default_rng(6).random((3, *shape)).astype("float32")
+
+    def pulled(x, weights):
+        y, pull = jax.vjp(lambda x: functions.emsc(x, reference, weights=weights), x)
+        return y, pull(dy)[0]
+
+    found = jax.jit(jax.vmap(pulled, (None, 0)))(x, weights)
+    # NumPy's bytes: both fit in float64, from the same numbers of float32.
+    for k, own in enumerate(weights):
+        y, slope = numnorm.emsc_forward(x, reference, weights=own)
+        np.testing.assert_array_equal(found[0][k], y)
+        dx = numnorm.emsc_backward(dy, x, slope, reference, weights=own)
+        np.testing.assert_array_equal(found[1][k], dx)
+
+
+def check_library(make, as_numpy):
+    """Results, slopes and gradients are arrays of the library of x, with NumPy's bytes."""
+    kind, every = type(make(T)), spectra(dtype="float32")
+    for x, options in (
+        (spectra(), {"where": MASK, "weights": WEIGHTS}),
+        (every, {"nan_policy": "omit"}),
+        (every[0], {"weights": 2.0}),
+    ):
+        dy = x + 1.0
+        expected = numnorm.emsc_forward(x, REFERENCE, **options)
+        found = numnorm.emsc_forward(make(x), make(REFERENCE), **options)
+        of_numpy = numnorm.emsc_backward(dy, x, expected.slope, REFERENCE, **options)
+        dx = [
+            numnorm.emsc_backward(array, make(x), slope, REFERENCE, **options)
+            for array, slope in ((make(dy), found.slope), (dy, expected.slope))
+        ]
+        for mine, other in zip((*found, *dx), (*expected, of_numpy, of_numpy), strict=True):
+            assert type(mine) is kind
+            assert as_numpy(mine).dtype == other.dtype
+            np.testing.assert_array_equal(as_numpy(mine), other)
+
+
+def test_arrays_of_array_api_strict():
+    strict = pytest.importorskip("array_api_strict")
+    check_library(strict.asarray, np.from_dlpack)
+
+
+@pytest.mark.torch
+def test_tensors():
+    torch = pytest.importorskip("torch")
+    check_library(torch.from_numpy, np.asarray)
 
 
 @pytest.mark.parametrize(
