@@ -42,7 +42,8 @@ class EMSCNormalized(NamedTuple, Generic[Array]):
     y : array
         The corrected spectra, of the shape and dtype of x.
     slope : array
-        The coefficient of the reference in each spectrum; float64 (float32 for float16).
+        The coefficient of the reference in each spectrum, NaN without a fit; float64 (float32 for
+        float16).
 
     Examples
     --------
@@ -112,7 +113,7 @@ def emsc(
     ------
     TypeError, ValueError
         If an argument has an unsupported type or dtype, or a wrong shape or value; also if the
-        reference is itself a polynomial of that degree.
+        reference is itself a polynomial of that degree along all wavelengths.
 
     References
     ----------
