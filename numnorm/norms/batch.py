@@ -514,7 +514,8 @@ def batch_moments(
     Returns
     -------
     Moments or GroupMoments
-        The moments of x, or of all chunks up to x. With labels, the moments of each label.
+        The moments of x, or of all chunks up to x. With labels, the moments of each label; a chunk
+        without samples has no labels, and `after` stays as it is.
 
     Raises
     ------

@@ -264,7 +264,9 @@ class GroupMoments(NamedTuple):
             raise TypeError(f"other must be GroupMoments, got {type(other).__name__}")
         if not (len(self.labels) and len(other.labels)):
             shape = tuple(np.shape(self.moments.mean)[1:])
-            check_shape("other.mean", tuple(np.shape(other.moments.mean)[1:]), shape, "the channels")
+            check_shape(
+                "other.mean", tuple(np.shape(other.moments.mean)[1:]), shape, "the channels"
+            )
             return self if len(self.labels) else other
         _check_one_type(self.labels, other.labels)
         labels = np.unique(np.concatenate([self.labels, other.labels]))
