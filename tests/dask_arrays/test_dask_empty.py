@@ -72,7 +72,7 @@ def test_any_norm_as_in_memory(name, shape):
 
 def test_gradients_of_gains_that_broadcast():
     x, gamma = np.zeros((2, 4, 0)), np.ones((2, 4, 1))
-    y, *saved = numnorm.group_norm_forward(x, gamma, groups=2)
+    _, *saved = numnorm.group_norm_forward(x, gamma, groups=2)
     lazy = da.from_array(x, chunks=(1, 2, 0))
     expected = numnorm.group_norm_backward(x, x, *saved, gamma, groups=2)
     check(numnorm.group_norm_backward(lazy, lazy, *saved, gamma, groups=2), expected, lazy)

@@ -99,9 +99,9 @@ def test_wrong_empty_chunks():
         numnorm.batch_moments(wide, labels=[], after=moments)
     with pytest.raises(ValueError, match=r"^labels must have shape \(0,\), one label for each"):
         numnorm.batch_moments(wide, labels=[1])
-    with pytest.raises(TypeError, match="^after must be GroupMoments with labels"):
+    with pytest.raises(TypeError, match=r"^after must be GroupMoments with labels"):
         numnorm.batch_moments(X[:0], labels=[], after=moments["anna"])
-    with pytest.raises(ValueError, match="^labels must have labels that statistics has"):
+    with pytest.raises(ValueError, match=r"^labels must have labels that statistics has"):
         empty = numnorm.batch_moments(X[:0], labels=[])
         numnorm.batch_norm(X, labels=NAMES, statistics=empty)
 
