@@ -11,7 +11,7 @@ from numnorm.norms.declared import BY_NAME
 
 da = pytest.importorskip("dask.array")
 
-SHAPES = [(0,), (6, 0), (2, 0, 4), (2, 5, 0)]
+SHAPES = [(0,), (2, 0, 4), (2, 5, 0)]
 
 
 def halves(shape):
