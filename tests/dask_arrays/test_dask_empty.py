@@ -35,7 +35,7 @@ def calls(spec, shape):
         yield options
         yield options | {"where": np.ones(shape, bool)}
         if "labels" in taken and shape[0]:
-            yield options | {"labels": np.arange(shape[0]) // 2}
+            yield options | {"labels": np.arange(shape[0])}
 
 
 def check(found, expected, x):
