@@ -41,7 +41,7 @@ from numnorm._dask.row_axes import Rows
 from numnorm._dask.row_moments import PLAIN, divided_axes, merged_moments
 from numnorm._dask.split_rows import RowNorm
 from numnorm.arguments import check_flag, check_shape, result_dtype
-from numnorm.array_likes import is_on_device
+from numnorm.array_likes import is_on_device, library_of
 from numnorm.backends.contract.norms import ChannelSums
 from numnorm.norms.batch import (
     bessel_correction,
@@ -179,6 +179,10 @@ class _Moments(NamedTuple):
 
 def _moments(x: Any, channels: Channels, keywords: Keywords) -> _Moments:
     """Return the statistics of x in training."""
+    if channels.labels and not channels.count:  # the same for each label
+        lengths = tuple(map(sum, channels.chunks))
+        zeros = library_of(x).zeros(lengths, dtype=_FLOAT64, chunks=channels.chunks)
+        return _Moments((zeros, zeros), channels)
     counts = keywords.arrays or keywords.kept.policy != "propagate"
     if not (counts and channels.count):  # without elements as NumPy's batch norm
         mean, m2, _ = fields_of(total_moments(x, channels), channels)

@@ -20,8 +20,13 @@ from numnorm.array_likes import is_on_device
 from numnorm.backends.contract.backend import BlockMoments
 from numnorm.layouts import column_layout, normalized_axes
 from numnorm.norms import weighted
-from numnorm.norms.batch import block_moments, folded_moments
-from numnorm.norms.moments import GroupMoments, Moments, check_moments, has_counts
+from numnorm.norms.batch import (
+    block_moments,
+    folded_moments,
+    has_no_samples,
+    moments_of_no_label,
+)
+from numnorm.norms.moments import GroupMoments, Moments, check_moments, has_counts, merged_after
 
 # The channels of a lazy array: their axes, and what lies along them
 
@@ -108,16 +113,16 @@ def batch_moments(
 ) -> Moments | GroupMoments:
     """Return the moments of channels in lazy arrays; with labels, the moments of each label."""
     labelled = "labels" in counting
+    if labelled and has_no_samples(x, channel_axis):
+        options = {name: value for name, value in counting.items() if name != "labels"}
+        moments = numnorm.batch_moments(x, channel_axis=channel_axis, **options)
+        return moments_of_no_label(moments, counting["labels"], after)
     if counting or (isinstance(after, Moments) and has_counts(after)):
         before = None if labelled or after is None else after
         now = _counted_moments(x, channel_axis, before, counting)
-        if after is None:
-            return now
-        if labelled and not isinstance(after, GroupMoments):
-            got = type(after).__name__
-            raise TypeError(f"after must be GroupMoments with labels, got an object of type {got}")
-        total: Moments | GroupMoments = after.merge(now)
-        return total
+        if isinstance(now, GroupMoments):
+            return merged_after(after, now)
+        return now if after is None else after.merge(now)
     arrays = made_lazy({"x": x, **_fields("after", after)})
     x = arrays.pop("x")
     channels = channels_of(x, channel_axis)

@@ -189,7 +189,7 @@ def _checked(spec: NormSpec, function: Callable[..., Any], arguments: Arguments)
     parameters = {name: arrays.pop(name) for name in spec.parameters if name in arrays}
     for name, array in arrays.items():
         check_shape(name, array.shape, shape, "the shape of x")
-    if 0 in shape:  # Dask changes no chunks of an array without elements
+    if not any(shape):  # Dask changes no chunks of an array whose lengths are all 0
         zeros = library_of(arrays["x"]).zeros
         arrays = {n: zeros(shape, dtype=a.dtype, chunks=shape) for n, a in arrays.items()}
     empty = {name: np.empty((0,) * len(shape), array.dtype) for name, array in arrays.items()}

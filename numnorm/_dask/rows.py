@@ -14,6 +14,7 @@ from numnorm._dask.row_axes import Rows
 from numnorm._dask.row_moments import divided_axes
 from numnorm._dask.split_rows import RowNorm
 from numnorm.arguments import check_shape
+from numnorm.array_likes import library_of
 from numnorm.backends.contract.norms import Norm
 from numnorm.layouts import RowLayout, normalized_axes
 from numnorm.norms.spec import NormSpec, RowCall
@@ -101,8 +102,6 @@ def groups_of(x: Any, layout: RowLayout, channel_axis: Any) -> tuple[Rows, Any]:
     """Return the rows of x, and x in chunks that hold whole groups of channels."""
     (channel,) = normalized_axes(channel_axis, x.ndim)
     groups = layout.statistic_shape[1]
-    if groups and not x.shape[channel]:
-        raise ValueError(f"x must have channels in its lazy groups, got shape {x.shape}")
     size = max(x.shape[channel] // max(groups, 1), 1)
     spatial = tuple(axis for axis in range(1, x.ndim) if axis != channel)
     rows = Rows(spatial, (0, channel), (channel,), size)
@@ -160,6 +159,8 @@ def forward(
     like_x = name, *keywords.arrays
     known = like_x, (), layout, rows, {**options, **keywords.options}
     results = _without_elements(function, {**arrays, **keywords.arrays}, *known)
+    if not x.size:
+        return _of_nothing(results, x, rows)
     several = isinstance(results, tuple)
     dtypes = [result.dtype for result in (results if several else (results,))]
     if divided_axes(x, rows):
@@ -204,6 +205,8 @@ def backward(
     like_x = name, x_name, *keywords.arrays
     known = like_x, saved, layout, rows, {**options, **keywords.options}
     results = _without_elements(function, {**arrays, **keywords.arrays}, *known)
+    if not x.size:
+        return _of_nothing(results, x, rows)
     several = isinstance(results, tuple)
     dtypes = [result.dtype for result in (results if several else (results,))]
     others = {key: array for key, array in arrays.items() if key in (name, x_name, *saved)}
@@ -232,8 +235,10 @@ def _without_elements(
     """Return the results for arrays without elements, which have the right dtypes.
 
     So wrong options and dtypes are errors of the call. Its shapes are right already. What has
-    elements nevertheless is ones, which every norm takes.
+    elements nevertheless is ones, which every norm takes. If x has no elements, these are the
+    results of the call.
     """
+    nothing = 0 in arrays[like_x[0]].shape
     groups = bool(rows.size)  # whose number fits to the number of channels
     empty = {}
     for name, array in arrays.items():
@@ -245,7 +250,22 @@ def _without_elements(
         elif name in saved:
             shape = layout.statistic_shape
         emptied = (0,) * len(shape)
-        if groups:
+        if nothing:
+            emptied = array.shape
+        elif groups:
             emptied = shape if shape is layout.parameter_shape else (0, *shape[1:])
         empty[name] = np.ones(emptied, array.dtype)
     return function(**empty, **options)
+
+
+def _of_nothing(results: Any, x: Any, rows: Rows) -> Any:
+    """Return the results for an x without elements lazily, in the chunks of x where they fit."""
+    lengths = rows.per_row(x.chunks)
+    known = x.chunks, tuple(lengths[axis] for axis in rows.kept)
+
+    def lazily(result: Any) -> Any:
+        fitting = (each for each in known if tuple(map(sum, each)) == result.shape)
+        return library_of(x).from_array(result, chunks=next(fitting, -1))
+
+    several = isinstance(results, tuple)
+    return type(results)(*map(lazily, results)) if several else lazily(results)

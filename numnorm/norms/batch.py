@@ -19,6 +19,7 @@ from numnorm.arguments import (
     check_flag,
     check_integer,
     check_number,
+    check_shape,
     result_dtype,
 )
 from numnorm.array_likes import any_lazy, lazily
@@ -31,13 +32,21 @@ from numnorm.keywords import unexpected
 from numnorm.layouts import ColumnLayout, column_layout, normalized_axes
 from numnorm.norms.axes import channel_axes, merged_shape
 from numnorm.norms.labels import (
+    checked_labels,
     gradients_by_label,
     means_of,
     moments_by_label,
     no_labels,
     normalized_by_label,
 )
-from numnorm.norms.moments import GroupMoments, Moments, check_moments, has_counts
+from numnorm.norms.moments import (
+    GroupMoments,
+    Moments,
+    check_moments,
+    has_counts,
+    merged_after,
+    of_no_label,
+)
 from numnorm.norms.results import Gradients, Normalized
 from numnorm.norms.spec import Example, NormSpec
 from numnorm.norms.weighted import counted, of_channels, of_moments, weighted_input
@@ -509,7 +518,8 @@ def batch_moments(
     Returns
     -------
     Moments or GroupMoments
-        The moments of x, or of all chunks up to x. With labels, the moments of each label.
+        The moments of x, or of all chunks up to x. With labels, the moments of each label; a chunk
+        without samples has no labels, and `after` stays as it is.
 
     Raises
     ------
@@ -538,6 +548,11 @@ def batch_moments(
         x, *(after if isinstance(after, Moments) else ()), where, weights, labels
     ):
         return lazily(batch_moments, locals())
+    if labels is not None and has_no_samples(x, channel_axis):
+        moments = batch_moments(
+            x, channel_axis=channel_axis, where=where, weights=weights, nan_policy=nan_policy
+        )
+        return moments_of_no_label(moments, labels, after)
     if labels is not None:
         return moments_by_label(batch_moments, locals())
     if where is not None or weights is not None or nan_policy != "propagate":
@@ -556,6 +571,28 @@ def batch_moments(
     if after is not None:
         check_moments("after", after, (layout.channels,), "the channels of x")
     return Moments(*backend.streamed_moments(x, layout, after))
+
+
+def has_no_samples(x: Any, channel_axis: Any) -> bool:
+    """Return whether the first axis of x that is none of the channels has length 0."""
+    shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+    channels = normalized_axes(channel_axis, len(shape), "channel_axis")
+    return next((n for axis, n in enumerate(shape) if axis not in channels), None) == 0
+
+
+def moments_of_no_label(moments: Moments, labels: Any, after: Any) -> GroupMoments:
+    """Return `after`, or moments of no label for None.
+
+    Parameters
+    ----------
+    moments : Moments
+        Those of a chunk without samples.
+    labels, after
+        As for `batch_moments`.
+    """
+    labels = checked_labels(labels)
+    check_shape("labels", labels.shape, (0,), "one label for each sample")
+    return merged_after(after, of_no_label(moments, labels))
 
 
 def _of_each(after: Moments, function: Callable[[str, Any], Any]) -> Moments:

@@ -247,7 +247,8 @@ def exponential_norm_step(
     -------
     y : array
         Of the shape and dtype of x: for all chunks together the same bytes as from one call of
-        `exponential_norm`.
+        `exponential_norm`, if `where` or ``nan_policy="omit"`` are given from the first chunk on or
+        in none; ``where=True`` keeps all. Given later, they may change the last digit.
     state : ExponentialState
         For the next chunk.
 

@@ -262,10 +262,32 @@ class GroupMoments(NamedTuple):
         """
         if not isinstance(other, GroupMoments):
             raise TypeError(f"other must be GroupMoments, got {type(other).__name__}")
+        if not (len(self.labels) and len(other.labels)):
+            shape = tuple(np.shape(self.moments.mean)[1:])
+            check_shape(
+                "other.mean", tuple(np.shape(other.moments.mean)[1:]), shape, "the channels"
+            )
+            return self if len(self.labels) else other
         _check_one_type(self.labels, other.labels)
         labels = np.unique(np.concatenate([self.labels, other.labels]))
         own, others = (_placed(part, labels) for part in (self, other))
         return GroupMoments(labels, own.merge(others))
+
+
+def of_no_label(moments: Moments, labels: Any) -> GroupMoments:
+    """Return moments of no label, for the channels of moments of no values."""
+    nothing = moments.mean[None][:0]
+    return GroupMoments(labels, Moments(nothing, nothing, nothing, nothing))
+
+
+def merged_after(after: Any, now: GroupMoments) -> GroupMoments:
+    """Return the moments of all chunks: those of the chunks before, or None, and of this one."""
+    if after is None:
+        return now
+    if not isinstance(after, GroupMoments):
+        got = type(after).__name__
+        raise TypeError(f"after must be GroupMoments with labels, got an object of type {got}")
+    return after.merge(now)
 
 
 def of_numbered_labels(mean: Any, variance: Any) -> GroupMoments:
@@ -285,8 +307,8 @@ def rows_of(own: Any, labels: Any) -> tuple[Any, Any]:
 
 
 def _check_one_type(own: Any, others: Any) -> None:
-    """Raise unless two arrays of labels can be compared."""
-    sides = own, others
+    """Raise unless two arrays of labels can be compared. No labels have no type."""
+    sides = [side for side in (own, others) if side.size]
     kinds = {"i" if side.dtype.kind == "u" else side.dtype.kind for side in sides}
     # Integers beyond int64 beside negative ones would become floats, of which some are equal.
     if len(kinds) > 1 or (kinds == {"i"} and np.result_type(*sides).kind == "f"):

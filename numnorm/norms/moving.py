@@ -270,7 +270,8 @@ def moving_norm_step(
     -------
     y : array
         Of the shape and dtype of x: for all chunks together the same bytes as from one call of
-        `moving_norm`.
+        `moving_norm`, if `where` or ``nan_policy="omit"`` are given from the first chunk on or in
+        none; ``where=True`` keeps all. Given later, they may change the last digit.
     state : MovingState
         For the next chunk.
 

@@ -27,11 +27,6 @@ def test_chunks_of_channels_end_at_any_place(channels):
         np.testing.assert_allclose(mine, theirs, **LIMITS)
 
 
-def test_groups_without_channels():
-    with pytest.raises(ValueError, match=r"^x must have channels"):
-        numnorm.group_norm(da.ones((3, 0)), groups=2)
-
-
 @pytest.mark.parametrize("library", ["dask.array", "dask_array"])
 @pytest.mark.parametrize("chunks", [(2, 4, -1, -1), (2, 4, 3, 1), -1])
 @pytest.mark.parametrize("options", [{}, {"convention": "keras"}, {"momentum": "cumulative"}])

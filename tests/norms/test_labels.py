@@ -76,6 +76,36 @@ def test_merging_moments_of_labels():
     assert list(first.merge(other).labels) == ["anna", "ben", "carl"]
 
 
+def test_an_empty_chunk_of_a_labelled_stream():
+    """It has no labels, of whatever type those of the other chunks are."""
+    empty = {"where": np.empty((0, 1), bool), "weights": np.empty(0), "nan_policy": "omit"}
+    for names, more in ((NAMES, {}), (list("abab"), empty), ([5, 6, 5, 6], {})):
+        whole = numnorm.batch_moments(X, labels=names)
+        nothing = numnorm.batch_moments(X[:0], labels=[], **more)
+        assert len(nothing.labels) == 0 and nothing.moments.mean.shape == (0, 1)
+        assert names[0] not in nothing
+        assert numnorm.batch_moments(X[:0], labels=names[:0], after=whole, **more) is whole
+        after = numnorm.batch_moments(X, labels=names, after=nothing)
+        np.testing.assert_array_equal(after.labels, whole.labels)
+        np.testing.assert_array_equal(after.moments, whole.moments)
+        for merged in (nothing.merge(whole), whole.merge(nothing)):
+            assert merged is whole
+    assert len(numnorm.batch_moments(X[:0], labels=[], after=nothing).labels) == 0
+
+
+def test_wrong_empty_chunks():
+    moments, wide = numnorm.batch_moments(X, labels=NAMES), np.empty((0, 2))
+    with pytest.raises(ValueError, match=r"^other.mean must have shape \(1,\), the channels"):
+        numnorm.batch_moments(wide, labels=[], after=moments)
+    with pytest.raises(ValueError, match=r"^labels must have shape \(0,\), one label for each"):
+        numnorm.batch_moments(wide, labels=[1])
+    with pytest.raises(TypeError, match=r"^after must be GroupMoments with labels"):
+        numnorm.batch_moments(X[:0], labels=[], after=moments["anna"])
+    with pytest.raises(ValueError, match=r"^labels must have labels that statistics has"):
+        empty = numnorm.batch_moments(X[:0], labels=[])
+        numnorm.batch_norm(X, labels=NAMES, statistics=empty)
+
+
 def test_integers_that_floats_would_make_equal_are_not_merged():
     small = numnorm.batch_moments(X, labels=[5, 6, 5, 6])
     large = numnorm.batch_moments(X, labels=[2**63 + 7, 2**63 + 9] * 2)

@@ -151,6 +151,22 @@ def test_chunks_give_the_bytes_of_one_call(name, number, shape, axis):
         np.testing.assert_array_equal(np.concatenate(parts, axis), expected)
 
 
+@pytest.mark.parametrize("columns", [1, 9])
+@pytest.mark.parametrize("name, number", [("moving_norm", 4), ("exponential_norm", 0.1)])
+def test_a_mask_from_the_first_chunk_on_gives_the_bytes_of_one_call(name, number, columns):
+    """Chunks that all count need no mask then."""
+    step = getattr(numnorm, f"{name}_step")
+    for _ in range(10):
+        x, keep = RNG.normal(size=(30, columns)), np.ones((30, columns), bool)
+        low, high = np.sort(RNG.integers(1, 30, 2))
+        keep[low:high] = RNG.random((high - low, columns)) < 0.8
+        first, state = step(x[:low], number, axis=0, where=True)
+        second, state = step(x[low:high], number, state, axis=0, where=keep[low:high])
+        third, _ = step(x[high:], number, state, axis=0)
+        expected = getattr(numnorm, name)(x, number, axis=0, where=keep)
+        np.testing.assert_array_equal(np.concatenate((first, second, third)), expected)
+
+
 @pytest.mark.parametrize("name, number", [("moving_norm", 6), ("exponential_norm", 0.1)])
 @pytest.mark.parametrize("adjust", [False, True])
 def test_chunks_of_which_some_have_no_mask(name, number, adjust):
