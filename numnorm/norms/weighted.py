@@ -241,8 +241,14 @@ def _weights(value: Any, shape: Shape, own: Axes) -> Any:
 def _of_own(weights: Any, shape: Shape, own: Axes) -> Shape:
     """Return the shape of weights as they broadcast against x, which has this shape."""
     given = tuple(weights.shape)
+    along = _along_own(given, shape, own)
+    return given if along is None else along
+
+
+def _along_own(given: Shape, shape: Shape, own: Axes) -> Shape | None:
+    """Return the shape as which weights along their own axes broadcast; None for other weights."""
     if given != tuple(shape[axis] for axis in own):
-        return given
+        return None
     return tuple(n if axis in own else 1 for axis, n in enumerate(shape))
 
 
@@ -263,23 +269,16 @@ def _usual_weights(
         if own is None:
             return None
         weights = weights.reshape(own)
-    return weights if _cpu().weights_in_range(weights, _LEAST, _LARGEST) else None
+    in_range = backend_of(_NDARRAY).weights_in_range(weights, _LEAST, _LARGEST)
+    return weights if in_range else None
 
 
 @functools.lru_cache(maxsize=1024)
 def _usual_shape(
     given: Shape, shape: Shape, shared: Callable[[Any, int], Shared], axis: Any
 ) -> Shape | None:
-    """Return the shape as which weights along their own axes broadcast; None for other weights."""
-    own = shared(axis, len(shape)).own
-    if given != tuple(shape[a] for a in own):
-        return None
-    return tuple(n if a in own else 1 for a, n in enumerate(shape))
-
-
-def _cpu() -> Any:
-    """Return the backend of NumPy arrays."""
-    return backend_of(_NDARRAY)
+    """Return `_along_own` for the weights of a norm that is called by these axes."""
+    return _along_own(given, shape, shared(axis, len(shape)).own)
 
 
 def _left(keep: Any, x: Any, *, omit: bool) -> Any:

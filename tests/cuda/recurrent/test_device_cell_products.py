@@ -3,10 +3,9 @@
 import itertools
 
 import cell_cases as cells
-import ml_dtypes
 import numpy as np
 import pytest
-from cell_calls import LENGTHS, Case, assert_same
+from cell_calls import LENGTHS, Case, assert_same, check_cell, check_half_precision
 
 from numnorm import rnn
 from numnorm.rnn.parameters import GRU, PROJECTED_LSTM
@@ -117,19 +116,7 @@ def test_without_saving(products, kind, form):
 
 @EACH
 def test_cell(imported, kind, form):
-    case, take = Case(kind, **form, time=1), imported("torch").take
-    expected = case.run()
-    case = case.to(take, "float32")
-    dh = take(case.grads[0].host + case.dy.host[0])
-    case.x = take(case.x.host[0])
-    *states, saved = case.call("_cell_forward")
-    found = dict(zip(kind.states, states, strict=True)) | {"y": states[0]}
-    found |= case.back(saved, "_cell_backward", (dh, saved, *case.grads[1:]))
-    expected |= {"y": expected["h"], "dx": expected["dx"][0]}
-    assert_same(found, expected, "float32")
-    again = case.call("_cell")
-    for one, other in zip(again if isinstance(again, tuple) else [again], states, strict=True):
-        assert one.host.tobytes() == other.host.tobytes()
+    check_cell(kind, imported("torch").take, **form)
 
 
 @EACH
@@ -144,18 +131,7 @@ def test_pack(imported, kind, form):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @EACH
 def test_half_precision(imported, kind, form, dtype):
-    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    case, library = Case(kind, **form), imported("torch")
-    found = case.to(library.take, dtype).run(lengths=LENGTHS)
-    same = case.to(lambda a: a.astype(np.float64), dtype)
-    same.parameters = case.to(np.asarray, dtype).parameters
-    # Half a unit in the last place, of either, and roundings of float32 that cross it.
-    bound = 1.01 * float(ml_dtypes.finfo(dtype).eps)
-    for name, value in same.run(lengths=LENGTHS).items():
-        got = found[name].host
-        assert got.dtype == dtype
-        wide = np.asarray(value).astype(np.float64)
-        np.testing.assert_allclose(got.astype(np.float64), wide, bound, 1e-5, err_msg=name)
+    check_half_precision(kind, imported("torch").take, dtype, **form)
 
 
 @EACH

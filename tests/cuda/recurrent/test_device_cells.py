@@ -3,11 +3,10 @@
 import itertools
 
 import cell_cases as cells
-import ml_dtypes
 import numpy as np
 import pytest
 import simulated_target
-from cell_calls import KINDS, LENGTHS, Case, assert_same
+from cell_calls import KINDS, LENGTHS, Case, assert_same, check_cell, check_half_precision
 from cell_steps import assert_close
 from devices import of_multiprocessors
 
@@ -155,19 +154,7 @@ def test_without_saving(products, kind):
 
 @KINDS
 def test_cell(products, kind):
-    case = Case(kind, time=1)
-    expected = case.run()
-    case = case.to(products.take, "float32")
-    dh = products.take(case.grads[0].host + case.dy.host[0])
-    case.x = products.take(case.x.host[0])
-    *states, saved = case.call("_cell_forward")
-    found = dict(zip(kind.states, states, strict=True)) | {"y": states[0]}
-    found |= case.back(saved, "_cell_backward", (dh, saved, *case.grads[1:]))
-    expected |= {"y": expected["h"], "dx": expected["dx"][0]}
-    assert_same(found, expected, "float32")
-    again = case.call("_cell")
-    for one, other in zip(again if isinstance(again, tuple) else [again], states, strict=True):
-        assert one.host.tobytes() == other.host.tobytes()
+    check_cell(kind, products.take)
 
 
 @KINDS
@@ -203,18 +190,7 @@ def test_parameters_of_another_dtype(imported, kind, dtype, of_parameters):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @KINDS
 def test_half_precision(imported, kind, dtype):
-    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    case, library = Case(kind), imported("torch")
-    found = case.to(library.take, dtype).run(lengths=LENGTHS)
-    same = case.to(lambda a: a.astype(np.float64), dtype)
-    same.parameters = case.to(np.asarray, dtype).parameters
-    # Half a unit in the last place, of either, and roundings of float32 that cross it.
-    bound = 1.01 * float(ml_dtypes.finfo(dtype).eps)
-    for name, value in same.run(lengths=LENGTHS).items():
-        got = found[name].host
-        assert got.dtype == dtype
-        wide = np.asarray(value).astype(np.float64)
-        np.testing.assert_allclose(got.astype(np.float64), wide, bound, 1e-5, err_msg=name)
+    check_half_precision(kind, imported("torch").take, dtype)
 
 
 @pytest.mark.parametrize("what", ["dy", "weight_h", "gamma"])

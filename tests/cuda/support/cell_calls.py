@@ -3,6 +3,7 @@
 import copy
 
 import cell_cases as cells
+import ml_dtypes
 import numpy as np
 import pytest
 from cell_steps import assert_close
@@ -92,3 +93,36 @@ def assert_same(found, expected, dtype):
             # float32 roundings grow on the way back through the steps.
             if value.size:
                 assert_close(found[name].host, value, dtype, name, 5 if name[0] == "d" else 1)
+
+
+def check_cell(kind, take, **form):
+    """Check both passes of a single step against a sequence of one step on the host."""
+    case = Case(kind, **form, time=1)
+    expected = case.run()
+    case = case.to(take, "float32")
+    dh = take(case.grads[0].host + case.dy.host[0])
+    case.x = take(case.x.host[0])
+    *states, saved = case.call("_cell_forward")
+    found = dict(zip(kind.states, states, strict=True)) | {"y": states[0]}
+    found |= case.back(saved, "_cell_backward", (dh, saved, *case.grads[1:]))
+    expected |= {"y": expected["h"], "dx": expected["dx"][0]}
+    assert_same(found, expected, "float32")
+    again = case.call("_cell")
+    for one, other in zip(again if isinstance(again, tuple) else [again], states, strict=True):
+        assert one.host.tobytes() == other.host.tobytes()
+
+
+def check_half_precision(kind, take, dtype, **form):
+    """Check all results of "float16" or "bfloat16" arrays against those of wider ones."""
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    case = Case(kind, **form)
+    found = case.to(take, dtype).run(lengths=LENGTHS)
+    same = case.to(lambda a: a.astype(np.float64), dtype)
+    same.parameters = case.to(np.asarray, dtype).parameters
+    # Half a unit in the last place, of either, and roundings of float32 that cross it.
+    bound = 1.01 * float(ml_dtypes.finfo(dtype).eps)
+    for name, value in same.run(lengths=LENGTHS).items():
+        got = found[name].host
+        assert got.dtype == dtype
+        wide = np.asarray(value).astype(np.float64)
+        np.testing.assert_allclose(got.astype(np.float64), wide, bound, 1e-5, err_msg=name)

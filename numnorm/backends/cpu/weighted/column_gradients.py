@@ -1,8 +1,8 @@
 """The kernels of the gradients of batch norm where elements are left out or have weights.
 
-They compute as those of `columns.kernels`: the sums of each channel, among them what its elements
-weigh, and then dx. Which elements count is said by `keep`, `weights` and `omit`, as in
-`column_sums`.
+They compute what `columns.kernels` does for whole channels: the sums of each channel, and then dx.
+The weights of a channel's elements are summed, too. `keep`, `weights` and `omit` say which elements
+count, as in `column_sums`.
 """
 
 from collections.abc import Callable

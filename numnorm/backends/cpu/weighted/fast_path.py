@@ -201,7 +201,7 @@ def make_fast_masked_backward(
 
 
 def _has_weights_of_all(mask: Mask, weights: Any, layout: RowLayout) -> bool:
-    """Return whether the given weights are those of each row, or of all elements."""
+    """Return whether weights, if any, have a number for each element of one row or of all rows."""
     rows = layout.rows if mask.weight_step else 1
     return weights is None or weights.size == rows * layout.width
 

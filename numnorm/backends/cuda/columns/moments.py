@@ -129,7 +129,7 @@ def in_shape_of(x: DeviceArray, statistic: Statistic) -> Any:
 
 
 def placed_rows(field: DeviceArray, rows: Any) -> Any:
-    """Return new rows of a field of moments: those of some indices, zeros for a negative index."""
+    """Return the rows of a field of moments at these indices; zeros where an index is negative."""
     with on_device_of(field):
         source = dataclasses.replace(field, array=field.lib.contiguous(field.array))
         flat = len(rows), math.prod(field.shape[1:])

@@ -1,4 +1,4 @@
-"""The kernels that put the steps of a stream that are held before those of a new chunk."""
+"""The kernels that join the held steps of a stream and the steps of a new chunk."""
 
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ class Joined(NamedTuple):
     Attributes
     ----------
     outer, ahead, held, steps, inner : index
-        The steps are zeros, so many, then those that are held, then those of the chunk.
+        A result has `ahead` zeros, then `held` steps of the stream, then `steps` of the chunk.
     """
 
     outer: Any

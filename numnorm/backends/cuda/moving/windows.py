@@ -165,7 +165,7 @@ def _joined(
     window: int,
     chunk: int,
 ) -> tuple[Given, Any, Joined]:
-    """Return the steps that are held with those of x behind them, and which of them count.
+    """Return the held steps followed by the steps of x, and which of them count.
 
     Zeros stand before them, in no window, so that they begin at a multiple of a chunk.
     """

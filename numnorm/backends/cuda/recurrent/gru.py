@@ -102,9 +102,9 @@ def make_gate_pair(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
 def make_gates(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``gates_of(pair, candidate, weights, numbers, at, width, gates)``.
 
-    It computes four sections of `gates` from the normalized products: those of `make_gate_pair`,
-    the candidate, and the candidate's input from the state, which r multiplies. `weights` is
-    `GRUWeights`, and the other arguments are those of `make_gate_pair`.
+    It computes four sections of `gates` from the normalized products: the two that `make_gate_pair`
+    computes, the candidate, and the candidate's input from the state, which r multiplies. `weights`
+    is `GRUWeights`; `make_gate_pair` describes the other arguments.
     """
     columns = row_columns(element, shape)
     zero = constant(element, 0.0)
