@@ -124,17 +124,15 @@ def _range(source, start, count, found):
 
 
 @inlined
-def _centred(found, at):
-    """Put the center between two elements, as a number near it and what is left."""
+def _near(found, at):
+    """Return what is between two elements as a number near it and what is left of it."""
     lower, upper, share = found[at], found[at + 1], found[at + 2]
-    center, distance = _between(lower, upper, share), upper - lower
-    found[CENTER] = found[HIGH] = center
-    found[LOW] = 0.0
+    distance = upper - lower
     if share > 0.0 and 0.0 < distance < math.inf:
-        above = share >= 0.5
-        found[HIGH] = upper if above else lower
-        found[LOW] = -distance * (1.0 - share) if above else distance * share
-        found[CENTER] = found[HIGH] + found[LOW]
+        if share < 0.5:
+            return lower, distance * share
+        return upper, -distance * (1.0 - share)
+    return _between(lower, upper, share), 0.0
 
 
 def _make_quantile(weighted: bool) -> Callable[..., Any]:
@@ -211,7 +209,8 @@ def _make_statistics(weighted: bool) -> Callable[..., Any]:
         plain = 0.0, 0.0, 1.0
         if center == MEDIAN:
             quantile(row, plain, 0.5, rule, scratch, found, OF_CENTER)
-            _centred(found, OF_CENTER)
+            found[HIGH], found[LOW] = _near(found, OF_CENTER)
+            found[CENTER] = found[HIGH] + found[LOW]
         elif center == NUMBER:
             found[CENTER] = found[HIGH] = options[0]
             found[LOW] = 0.0
@@ -232,9 +231,9 @@ def _make_statistics(weighted: bool) -> Callable[..., Any]:
             else:
                 quantile(row, plain, options[1], rule, scratch, found, OF_SCALE)
                 quantile(row, plain, options[2], rule, scratch, found, OF_UPPER)
-            low = _between(found[OF_SCALE], found[OF_SCALE + 1], found[OF_SCALE + 2])
-            high = _between(found[OF_UPPER], found[OF_UPPER + 1], found[OF_UPPER + 2])
-            found[SCALE] = high - low
+            low, above_low = _near(found, OF_SCALE)
+            high, above_high = _near(found, OF_UPPER)
+            found[SCALE] = (high - low) + (above_high - above_low)
 
     return statistics
 
@@ -286,10 +285,10 @@ def _make_normalized(element_type: ElementType) -> Callable[..., Any]:
 
     @inlined
     def normalized(value, high, low, divisor):
-        difference = (to_compute(value) - high) - low
+        number = to_compute(value)
         if divisor != 0.0:
-            return to_storage(difference / divisor)
-        return to_storage(difference if difference != difference else 0.0)
+            return to_storage(((number - high) - low) / divisor)
+        return to_storage(number if number != number else 0.0)
 
     return normalized
 
