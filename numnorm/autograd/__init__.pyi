@@ -2,6 +2,11 @@
 
 from typing import Any, Literal
 
+import Center
+import Factor
+import Method
+import Scale
+
 from numnorm.arguments import Axis
 from numnorm.array_types import ArrayLike, Convention, Detach, EpsIn, Integer, NanPolicy, Number
 from numnorm.autograd.cells import gru as gru
@@ -23,6 +28,7 @@ __all__ = [
     "pcen",
     "rms_norm",
     "rnn",
+    "robust_norm",
     "standard_normal_variate",
     "weight_norm",
 ]
@@ -164,6 +170,20 @@ def rms_norm(
     *,
     axis: Axis = -1,
     eps: Number = 1e-05,
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+) -> Any: ...
+def robust_norm(
+    x: Any,
+    *,
+    axis: Axis = -1,
+    center: Center = "median",
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
+    method: Method | None = None,
+    eps: Number = 0.0,
     where: ArrayLike | bool | None = None,
     weights: ArrayLike | Number | None = None,
     nan_policy: NanPolicy = "propagate",

@@ -2,6 +2,10 @@
 
 from typing import Any, Literal
 
+import Center
+import Factor
+import Method
+import Scale
 import jax
 
 from numnorm.arguments import Axis
@@ -25,6 +29,7 @@ __all__ = [
     "moving_norm",
     "pcen",
     "rms_norm",
+    "robust_norm",
     "standard_normal_variate",
     "weight_norm",
 ]
@@ -145,6 +150,20 @@ def rms_norm(
     *,
     axis: Axis = -1,
     eps: Number = 1e-05,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+) -> jax.Array: ...
+def robust_norm(
+    x: Any,
+    *,
+    axis: Axis = -1,
+    center: Center = "median",
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
+    method: Method | None = None,
+    eps: Number = 0.0,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",

@@ -306,28 +306,25 @@ class _Call(NamedTuple):
 
     def backward(self, dy: Any, centers: Any, scales: Any, out: Any) -> Any:
         """Return dx for the caller."""
-        shape = self.layout.statistic_shape
-        given = (
-            as_plain_array("dy", dy),
-            *(
-                as_plain_array(name, value)
-                for name, value in (("centers", centers), ("scales", scales))
-            ),
-        )
-        for name, array in zip(("dy", "centers", "scales"), given, strict=True):
-            check_float(name, array.dtype)
-            if name == "dy":
-                check_shape(name, array.shape, self.x.shape, "the shape of x")
-            else:
-                check_shape(name, array.shape, shape, "one for each row")
+        rows = self.layout.statistic_shape, "one for each row"
+        gradient = _float_array("dy", dy, self.x.shape, "the shape of x")
+        _float_array("centers", centers, *rows)
+        own = _float_array("scales", scales, *rows)
         backend: Any = backend_of(np.ndarray)
         target = None if out is None else writable_view("out", out)
         dx = backend.order_backward(
-            given[0], self.x, given[2], self.layout, self.scaling, self.weighting, target
+            gradient, self.x, own, self.layout, self.scaling, self.weighting, target
         )
         if out is not None:
             return out
         return dx if self.like is None else self.like(dx)
+
+
+def _float_array(name: str, value: Any, shape: Shape, meaning: str) -> Any:
+    array = as_plain_array(name, value)
+    check_float(name, array.dtype)
+    check_shape(name, array.shape, shape, meaning)
+    return array
 
 
 def _checked(
