@@ -2,17 +2,13 @@
 
 from typing import Any, Literal
 
-import Center
-import Factor
-import Method
-import Scale
-
 from numnorm.arguments import Axis
 from numnorm.array_types import ArrayLike, Convention, Detach, EpsIn, Integer, NanPolicy, Number
 from numnorm.autograd.cells import gru as gru
 from numnorm.autograd.cells import lstm as lstm
 from numnorm.autograd.cells import rnn as rnn
 from numnorm.norms.moments import GroupMoments
+from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 
 __all__ = [
     "ada_norm",

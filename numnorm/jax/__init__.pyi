@@ -2,10 +2,6 @@
 
 from typing import Any, Literal
 
-import Center
-import Factor
-import Method
-import Scale
 import jax
 
 from numnorm.arguments import Axis
@@ -14,6 +10,7 @@ from numnorm.jax.batch import BatchNormalized as BatchNormalized
 from numnorm.jax.batch import batch_norm as batch_norm
 from numnorm.jax.recurrent import gru as gru
 from numnorm.jax.recurrent import lstm as lstm
+from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 
 __all__ = [
     "BatchNormalized",

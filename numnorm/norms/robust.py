@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Generic, Literal, NamedTuple, Never
+from typing import Any, Generic, NamedTuple, Never
 
 import numpy as np
 
@@ -24,13 +24,17 @@ from numnorm.backends.contract.order import OrderScaling
 from numnorm.backends.contract.weighting import WeightedInput, Weighting
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
-from numnorm.norms.order_statistics import METHODS, Method, check_method, spread_by
+from numnorm.norms.order_statistics import (
+    METHODS,
+    Center,
+    Factor,
+    Method,
+    Scale,
+    check_method,
+    spread_by,
+)
 from numnorm.norms.spec import Example, NormSpec, RowCall
 from numnorm.norms.weighted import of_rows, weighted_input
-
-Center = Literal["median", "mean"] | Number
-Scale = Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None
-Factor = Number | Literal["normal"]
 
 
 class RobustNormalized(NamedTuple, Generic[Array]):

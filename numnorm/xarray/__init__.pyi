@@ -2,13 +2,9 @@
 
 from typing import Any, Literal
 
-import Center
-import Factor
-import Method
-import Scale
-
 from numnorm.array_types import Convention, EpsIn, Integer, NanPolicy, Number
 from numnorm.norms.moments import GroupMoments
+from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 from numnorm.xarray.moments import batch_moments as batch_moments
 from numnorm.xarray.named_dims import Dims, Labelled
 
