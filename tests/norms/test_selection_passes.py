@@ -48,7 +48,7 @@ def check(number, dtype):
     x = drawn(KINDS[rng.integers(len(KINDS))], rows, width, dtype, rng)
     keep = None
     if rng.random() < 0.3:
-        x[rng.random(x.shape) < 0.2] *= np.nan
+        x[rng.random(x.shape) < 0.2] = np.nan
     if rng.random() < 0.3:
         keep = rng.random(x.shape) < rng.choice([0.0, 0.5])
     shares = rng.random((int(rng.integers(1, 6)), 1))
