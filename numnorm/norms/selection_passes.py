@@ -267,7 +267,7 @@ class SelectionPasses:
         inside = counts[channels, chosen]
         number, one = np.maximum(chosen - 1, 0).astype(np.uint64), np.uint64(1)
         start = low + (number << shift)
-        end = np.minimum(start + ((one << shift) - one), high)
+        end = start + np.minimum((one << shift) - one, high - start)
         is_below, is_above = chosen == 0, chosen == bins.shape[2] + 1
         start = np.select([is_below, is_above], [first, high + one], start)
         end = np.select([is_below, is_above], [low - one, last], end)
