@@ -196,7 +196,8 @@ class Quantiles:
         """
         check_quantiles("other", other, self._shape)
         if "dask" in modules and any_lazy(other.count):
-            return lazy_twin("merged_quantiles")(self, other)
+            lazy: Quantiles = lazy_twin("merged_quantiles")(self, other)
+            return lazy
         return merged((self, other))
 
     def to_arrays(self) -> dict[str, Any]:
@@ -306,8 +307,24 @@ class Quantiles:
         """Return the most values of a channel without NaN."""
         return int(np.max(self._count, where=~self._missing, initial=0))
 
-    def _of_channels(self, box: tuple[slice, ...]) -> Quantiles:
-        """Return those of some channels."""
+    def of_channels(self, box: tuple[slice, ...]) -> Quantiles:
+        """Return the quantiles of some channels.
+
+        Parameters
+        ----------
+        box : tuple of slice
+            The channels, a slice for each of their axes.
+
+        Returns
+        -------
+        Quantiles
+
+        Examples
+        --------
+        >>> import numnorm
+        >>> numnorm.quantiles([[1.0, 5.0], [3.0, 7.0]]).of_channels((slice(1, 2),)).median()
+        array([6.])
+        """
         chosen = np.arange(len(self._count)).reshape(self._shape)[box]
         index = chosen.reshape(-1)
         parts = tuple(part[index] for part in self._parts)
@@ -392,8 +409,9 @@ def quantiles(
     """
     if others:
         raise unexpected(quantiles, others)
-    if "dask" in modules and any_lazy(x, where, getattr(after, "count", None)):
-        return lazily(quantiles, locals())
+    if "dask" in modules and any_lazy(x, where):
+        lazy: Quantiles = lazily(quantiles, locals())
+        return lazy
     check_norm_on_host("quantiles", x)
     error, keep = check_error(error), check_integer("keep", keep, 1)
     x, counting = checked_counting(of_channels, x, channel_axis, where, None, nan_policy)
@@ -415,7 +433,7 @@ def quantiles(
     if counting.where is not None:
         values[~keep_mask] = np.nan
     now = Quantiles(shape, count, nans > 0, (values,), error=error, keep=keep)
-    return merged((now,) if after is None else (after, now))
+    return merged((now,)) if after is None else after.merge(now)
 
 
 def _of_channels(array: Any, axes: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
@@ -464,6 +482,41 @@ def merged(each: Iterable[Quantiles]) -> Quantiles:
     assert error is not None  # there are no sketches without an error
     sketches = _sketched(each, error)
     return Quantiles(first._shape, count, missing, sketches=sketches, **limits)
+
+
+def joined(grid: Any) -> Quantiles:
+    """Return the quantiles of all channels from an array of those of blocks of channels."""
+    if grid.size == 1:
+        one: Quantiles = grid.flat[0]
+        return one
+    along = [
+        [grid[tuple(i if a == axis else 0 for a in range(grid.ndim))]._shape[axis]
+         for i in range(n)]
+        for axis, n in enumerate(grid.shape)
+    ]  # fmt: skip
+    ends = [np.cumsum((0, *lengths)) for lengths in along]
+    shape = tuple(map(sum, along))
+    names = np.arange(math.prod(shape)).reshape(shape)
+    count, missing = np.zeros(names.size, np.int64), np.zeros(names.size, bool)
+    is_exact = all(one._sketches is None for one in grid.flat)
+    values: list[Any] = [None] * names.size
+    for index in np.ndindex(grid.shape):
+        one = grid[index]
+        box = tuple(slice(e[i], e[i + 1]) for e, i in zip(ends, index, strict=True))
+        own = names[box].reshape(-1)
+        count[own], missing[own] = one._count, one._missing
+        each = one._sorted() if is_exact else one._sketches or _sketched([one], one._error)
+        for name, channel in zip(own.tolist(), each, strict=True):
+            values[name] = channel
+    limits: Any = {"error": one._error, "keep": one._keep}
+    if not is_exact:
+        return Quantiles(shape, count, missing, sketches=tuple(values), **limits)
+    width = max(map(len, values), default=0)
+    dtype = np.result_type(np.float32, *values) if values else np.dtype(np.float32)
+    table = np.full((names.size, width), np.nan, dtype)
+    for row, channel in zip(table, values, strict=True):
+        row[: len(channel)] = channel
+    return Quantiles(shape, count, missing, (table,), **limits)
 
 
 def _fewer(parts: list[Any]) -> tuple[Any, ...]:
@@ -542,7 +595,7 @@ def check_quantiles(name: str, value: Any, shape: Shape) -> None:
     """Raise unless a value is `Quantiles` of channels of a shape."""
     if not isinstance(value, Quantiles):
         raise TypeError(f"{name} must be Quantiles, got an object of type {type(value).__name__}")
-    check_shape(f"{name}.count", tuple(value.count.shape), shape, "the channels")
+    check_shape(f"{name}.count", value._shape, shape, "the channels")
 
 
 def check_error(error: Any) -> float | None:
