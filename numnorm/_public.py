@@ -46,6 +46,12 @@ from numnorm.norms.results import (
     WeightNormalized,
 )
 from numnorm.norms.rms import rms_norm, rms_norm_backward, rms_norm_forward
+from numnorm.norms.robust import (
+    RobustNormalized,
+    robust_norm,
+    robust_norm_backward,
+    robust_norm_forward,
+)
 from numnorm.norms.standard import (
     standard_normal_variate,
     standard_normal_variate_backward,
@@ -68,6 +74,7 @@ __all__ = [
     "Quantiles",
     "RMSGradients",
     "RMSNormalized",
+    "RobustNormalized",
     "WeightGradients",
     "WeightNormalized",
     "ada_norm",
@@ -108,6 +115,9 @@ __all__ = [
     "rms_norm",
     "rms_norm_backward",
     "rms_norm_forward",
+    "robust_norm",
+    "robust_norm_backward",
+    "robust_norm_forward",
     "set_memory_pool",
     "standard_normal_variate",
     "standard_normal_variate_backward",

@@ -11,6 +11,7 @@ from numnorm.norms import (
     moving,
     pcen,
     rms,
+    robust,
     standard,
     weight,
 )
@@ -29,6 +30,7 @@ SPECS: tuple[NormSpec, ...] = (
     exponential.SPEC,
     emsc.SPEC,
     pcen.SPEC,
+    robust.SPEC,
 )
 
 BY_NAME = {spec.name: spec for spec in SPECS}
