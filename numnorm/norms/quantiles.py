@@ -505,7 +505,7 @@ def joined(grid: Any) -> Quantiles:
         box = tuple(slice(e[i], e[i + 1]) for e, i in zip(ends, index, strict=True))
         own = names[box].reshape(-1)
         count[own], missing[own] = one._count, one._missing
-        each = one._sorted() if is_exact else one._sketches or _sketched([one], one._error)
+        each = one._sorted() if is_exact else one._sketches or _sketched([one], one._error or 1.0)
         for name, channel in zip(own.tolist(), each, strict=True):
             values[name] = channel
     limits: Any = {"error": one._error, "keep": one._keep}

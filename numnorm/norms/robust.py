@@ -299,9 +299,7 @@ class _Call(NamedTuple):
         """Return y, center and scale for the caller."""
         backend: Any = backend_of(np.ndarray)
         target = None if out is None else writable_view("out", out)
-        y, *saved = backend.order_forward(
-            self.x, self.layout, self.scaling, self.weighting, target
-        )
+        y, *saved = backend.order_forward(self.x, self.layout, self.scaling, self.weighting, target)
         if self.like is not None:
             y, saved = self.like(y), map(statistics_like(self.like), saved)
         return RobustNormalized(y if out is None else out, *saved)
@@ -309,8 +307,12 @@ class _Call(NamedTuple):
     def backward(self, dy: Any, centers: Any, scales: Any, out: Any) -> Any:
         """Return dx for the caller."""
         shape = self.layout.statistic_shape
-        given = as_plain_array("dy", dy), *(
-            as_plain_array(name, value) for name, value in (("centers", centers), ("scales", scales))
+        given = (
+            as_plain_array("dy", dy),
+            *(
+                as_plain_array(name, value)
+                for name, value in (("centers", centers), ("scales", scales))
+            ),
         )
         for name, array in zip(("dy", "centers", "scales"), given, strict=True):
             check_float(name, array.dtype)

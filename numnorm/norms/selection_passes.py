@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
     Attributes
     ----------
-    channels : slice
+    channels : slice or array of int
         The channels of the chunk.
     count, missing : array of int
         ``(channels,)``: how many elements are numbers, and how many are NaN.
@@ -59,7 +59,7 @@ class Found(NamedTuple):
         The keys in an interval, with the number of its statistic and its channel.
     """
 
-    channels: slice
+    channels: Any
     count: Any
     missing: Any
     below: Any
@@ -67,7 +67,7 @@ class Found(NamedTuple):
     kept: list[tuple[int, int, Any]]
 
 
-def look(x: Any, search: Search, channels: slice = slice(None), keep: Any = None) -> Found:
+def look(x: Any, search: Search, channels: Any = slice(None), keep: Any = None) -> Found:
     """Return what a pass finds in a chunk.
 
     Parameters
@@ -76,7 +76,7 @@ def look(x: Any, search: Search, channels: slice = slice(None), keep: Any = None
         ``(channels, elements)``, float32 or float64.
     search : Search
         What the pass looks for.
-    channels : slice, optional
+    channels : slice or array of int, optional
         The channels of the chunk.
     keep : array of bool, optional
         Of the shape of x: which elements count.
@@ -156,7 +156,8 @@ class SelectionPasses:
     ) -> None:
         self.dtype, self.budget = np.dtype(dtype), budget
         self.is_done, self.passes = False, 0
-        self.count = self.missing = np.zeros(channels, np.int64)
+        self.count: Any = np.zeros(channels, np.int64)
+        self.missing: Any = self.count
         self._ranks_of = ranks_of
         self._last = keys_of(np.array([np.inf], self.dtype)).astype(np.uint64)[0]
         low = np.zeros((1, channels), np.uint64)
@@ -165,25 +166,29 @@ class SelectionPasses:
         # lies, how many elements are below it and in it, and the statistic that is looked for in
         # its place, of those with the same interval.
         self._ranks: Any = None
-        self._low = self._high = self._before = self._inside = self._place = self._ranks
+        self._low: Any = None
+        self._high: Any = None
+        self._before: Any = None
+        self._inside: Any = None
+        self._place: Any = None
 
     @property
     def values(self) -> Any:
         """The elements of the ranks, ``(statistics, channels)``; NaN where there are none."""
         return np.where(self.count > 0, of_keys(self._low, self.dtype), self.dtype.type(np.nan))
 
-    def begin(self, sample: Any, channels: slice = slice(None)) -> None:
+    def begin(self, sample: Any, channels: Any = slice(None)) -> None:
         """Let the first pass look where elements are likely to be.
 
         Parameters
         ----------
         sample : array
             ``(channels, elements)``: some elements.
-        channels : slice, optional
+        channels : slice or array of int, optional
             The channels of the sample.
         """
         low, high = self.search.low.copy(), self.search.high.copy()
-        for channel, values in zip(range(*channels.indices(low.size)), sample, strict=True):
+        for channel, values in zip(np.arange(low.size)[channels], sample, strict=True):
             keys = keys_of(values)
             keys = keys[keys <= keys.dtype.type(self._last)]
             if keys.size:
@@ -216,9 +221,9 @@ class SelectionPasses:
             missing[own] += found.missing
             below[own] += found.below
             bins[:, own] += found.bins
-            start = own.indices(channels)[0]
+            names = np.arange(channels)[own].tolist()
             for statistic, channel, keys in found.kept:
-                kept.setdefault((statistic, start + channel), []).append(keys)
+                kept.setdefault((statistic, names[channel]), []).append(keys)
         if not self.passes:
             self.count, self.missing = count, missing
         self.passes += 1

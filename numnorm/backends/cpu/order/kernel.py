@@ -141,6 +141,7 @@ def _make_quantile(weighted: bool) -> Callable[..., Any]:
     ``row`` are an array, where the row begins in it, how many elements it has, and their weights.
     The elements around the quantile q of its deviations are found.
     """
+
     @inlined
     def by_selection(row, centre, q, rule, scratch, found, at):
         source, start, count, _ = row
