@@ -51,15 +51,15 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
+@pytest.mark.parametrize(
+    "dtype, order", [("float32", "C"), ("float32", "F"), ("float64", "C"), ("int16", "C")]
+)
 @pytest.mark.parametrize("options, keywords", CALLS)
 def test_same_bits_as_in_memory(capsys, passes, options, keywords, dtype, order):
-    x = draw((5, 24, 12), dtype, order=order)
+    x = draw((4, 20, 9), dtype, order=order)
     check(capsys, x, *options, block_size=SMALL, **keywords)
     rows = np.prod([x.shape[axis] for axis in np.atleast_1d(keywords.get("axis", -1))])
     assert bool(passes) is bool(rows * max(x.itemsize, 4 if dtype == "float32" else 8) > 1572)
-    check(capsys, x, *options, block_size="64", **keywords)
 
 
 def test_few_passes_where_blocks_are_of_a_usual_size(capsys, passes):
