@@ -163,6 +163,7 @@ def _number_or_word(text: str) -> float | str:
 
 
 _KINDS: dict[str, dict[str, Any]] = {
+    "Axis": {"type": int},
     "Integer": {"type": int},
     "Center": {"type": _number_or_word, "help": "median, mean or a number (default: median)"},
     "Scale": {
