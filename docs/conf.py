@@ -98,6 +98,7 @@ def _skip(app, what, name, obj, skip, options):
 
 RUNS = {  # in the order of the gallery
     "snv_spectra": "matplotlib",
+    "robust_columns": "sklearn",
     "spectra_pls": "chemotools",
     "cmvn_utterance": "matplotlib",
     "eeg_standardization": "matplotlib",

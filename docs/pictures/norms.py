@@ -95,6 +95,25 @@ def spectra():
     return figure
 
 
+def robust():
+    """Rows of one noise, some with a spike, by two norms."""
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(5, 60))
+    rows[1, 20], rows[3, 45] = 40, 25
+    figure, axes = panels(3, height=2.6, sharex=True)
+    changes = {
+        "x": np.asarray,
+        "mean, deviation": numnorm.standard_normal_variate,
+        "median, MAD": lambda x: numnorm.robust_norm(x, factor="normal"),
+    }
+    for panel, (title, change) in zip(axes, changes.items(), strict=True):
+        for number, row in enumerate(change(rows)):
+            color = RED if rows[number].max() > 9 else BLUE
+            panel.plot(8 * number + row, color=color, linewidth=1)
+        panel.set(title=title, yticks=[], ylim=(-5, 50), xlabel="element of the row")
+    return figure
+
+
 def shared(norm):
     """Mark which elements of an array (4 samples, 6 channels, 3 × 3 positions) share statistics."""
     chosen = {

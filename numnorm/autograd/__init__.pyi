@@ -8,6 +8,7 @@ from numnorm.autograd.cells import gru as gru
 from numnorm.autograd.cells import lstm as lstm
 from numnorm.autograd.cells import rnn as rnn
 from numnorm.norms.moments import GroupMoments
+from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 
 __all__ = [
     "ada_norm",
@@ -23,6 +24,7 @@ __all__ = [
     "pcen",
     "rms_norm",
     "rnn",
+    "robust_norm",
     "standard_normal_variate",
     "weight_norm",
 ]
@@ -164,6 +166,20 @@ def rms_norm(
     *,
     axis: Axis = -1,
     eps: Number = 1e-05,
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+) -> Any: ...
+def robust_norm(
+    x: Any,
+    *,
+    axis: Axis = -1,
+    center: Center = "median",
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
+    method: Method | None = None,
+    eps: Number = 0.0,
     where: ArrayLike | bool | None = None,
     weights: ArrayLike | Number | None = None,
     nan_policy: NanPolicy = "propagate",

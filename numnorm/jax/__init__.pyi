@@ -10,6 +10,7 @@ from numnorm.jax.batch import BatchNormalized as BatchNormalized
 from numnorm.jax.batch import batch_norm as batch_norm
 from numnorm.jax.recurrent import gru as gru
 from numnorm.jax.recurrent import lstm as lstm
+from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 
 __all__ = [
     "BatchNormalized",
@@ -25,6 +26,7 @@ __all__ = [
     "moving_norm",
     "pcen",
     "rms_norm",
+    "robust_norm",
     "standard_normal_variate",
     "weight_norm",
 ]
@@ -145,6 +147,20 @@ def rms_norm(
     *,
     axis: Axis = -1,
     eps: Number = 1e-05,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+) -> jax.Array: ...
+def robust_norm(
+    x: Any,
+    *,
+    axis: Axis = -1,
+    center: Center = "median",
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
+    method: Method | None = None,
+    eps: Number = 0.0,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",

@@ -11,6 +11,7 @@ from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 from numnorm.arguments import brief, check_choice, check_number
+from numnorm.array_types import Number
 from numnorm.backends.formulas import order
 
 
@@ -62,6 +63,10 @@ Method = Literal[
     "midpoint",
     "nearest",
 ]
+
+Center = Literal["median", "mean"] | Number
+Scale = Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None
+Factor = Number | Literal["normal"]
 
 
 def check_method(method: Any, weighted: bool) -> str:
@@ -117,7 +122,8 @@ def spread_by(scale: Any, factor: Any) -> Spread:
     number = _factor_of(factor, scale, 0.0, 1.0)
     if scale is None and number != 1.0:
         raise ValueError(f"factor must be 1 where scale is None, got {number:g}")
-    return Spread(scale, 0.0, 1.0, number)
+    kind: Any = scale
+    return Spread(kind, 0.0, 1.0, number)
 
 
 def _pair_of(scale: Any) -> tuple[float, float] | None:

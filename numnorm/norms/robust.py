@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Generic, Literal, NamedTuple, Never
+from typing import Any, Generic, NamedTuple, Never
 
 import numpy as np
 
@@ -24,13 +24,17 @@ from numnorm.backends.contract.order import OrderScaling
 from numnorm.backends.contract.weighting import WeightedInput, Weighting
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
-from numnorm.norms.order_statistics import METHODS, Method, check_method, spread_by
+from numnorm.norms.order_statistics import (
+    METHODS,
+    Center,
+    Factor,
+    Method,
+    Scale,
+    check_method,
+    spread_by,
+)
 from numnorm.norms.spec import Example, NormSpec, RowCall
 from numnorm.norms.weighted import of_rows, weighted_input
-
-Center = Literal["median", "mean"] | Number
-Scale = Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None
-Factor = Number | Literal["normal"]
 
 
 class RobustNormalized(NamedTuple, Generic[Array]):
@@ -306,28 +310,25 @@ class _Call(NamedTuple):
 
     def backward(self, dy: Any, centers: Any, scales: Any, out: Any) -> Any:
         """Return dx for the caller."""
-        shape = self.layout.statistic_shape
-        given = (
-            as_plain_array("dy", dy),
-            *(
-                as_plain_array(name, value)
-                for name, value in (("centers", centers), ("scales", scales))
-            ),
-        )
-        for name, array in zip(("dy", "centers", "scales"), given, strict=True):
-            check_float(name, array.dtype)
-            if name == "dy":
-                check_shape(name, array.shape, self.x.shape, "the shape of x")
-            else:
-                check_shape(name, array.shape, shape, "one for each row")
+        rows = self.layout.statistic_shape, "one for each row"
+        gradient = _float_array("dy", dy, self.x.shape, "the shape of x")
+        _float_array("centers", centers, *rows)
+        own = _float_array("scales", scales, *rows)
         backend: Any = backend_of(np.ndarray)
         target = None if out is None else writable_view("out", out)
         dx = backend.order_backward(
-            given[0], self.x, given[2], self.layout, self.scaling, self.weighting, target
+            gradient, self.x, own, self.layout, self.scaling, self.weighting, target
         )
         if out is not None:
             return out
         return dx if self.like is None else self.like(dx)
+
+
+def _float_array(name: str, value: Any, shape: Shape, meaning: str) -> Any:
+    array = as_plain_array(name, value)
+    check_float(name, array.dtype)
+    check_shape(name, array.shape, shape, meaning)
+    return array
 
 
 def _checked(

@@ -18,6 +18,7 @@ HOMES = (
     "typing",
     "numnorm.arguments",
     "numnorm.array_types",
+    "numnorm.norms.order_statistics",
     "numnorm.norms.moments",
     "numnorm.xarray.named_dims",
 )

@@ -303,49 +303,48 @@ def _make_written(element_type: ElementType) -> Callable[..., Any]:
     to_compute, to_storage = element_type.to_compute, in_float64(element_type).to_storage
 
     @inlined
-    def written(arrays, place, stride, table, fills, omit):
-        x, keep, y = arrays
-        (times_along, between, along), first, size = place
-        outer, inner = first // between, first % between
-        for a in range(times_along):
-            begin = ((outer * times_along + a) * between + inner) * along
-            if along == 1:
-                for j in range(size):
-                    high, low, divisor = table[3 * j], table[3 * j + 1], table[3 * j + 2]
-                    y[begin + j] = normalized(x[begin + j], high, low, divisor)
-            else:
-                for j in range(size):
-                    high, low, divisor = table[3 * j], table[3 * j + 1], table[3 * j + 2]
-                    for i in range(begin + j * along, begin + (j + 1) * along):
-                        y[i] = normalized(x[i], high, low, divisor)
+    def of_row(table, j):
+        return table[3 * j], table[3 * j + 1], table[3 * j + 2]
 
     @inlined
-    def filled(arrays, place, stride, table, fills, omit):
-        x, keep, y = arrays
-        (times_along, between, along), first, size = place
-        outer, inner = first // between, first % between
-        for a in range(times_along):
-            begin = ((outer * times_along + a) * between + inner) * along
+    def plain(x, y, begin, size, along, table):
+        if along == 1:
             for j in range(size):
-                high, low, divisor = table[3 * j], table[3 * j + 1], table[3 * j + 2]
-                for b in range(along):
-                    i = begin + j * along + b
-                    value = to_compute(x[i])
-                    result = normalized(x[i], high, low, divisor)
-                    if omit and value != value:
-                        result = to_storage(fills[1])
-                    if keep.size > 0 and keep[(first + j) * stride + a * along + b] == 0:
-                        result = to_storage(fills[0])
-                    y[i] = result
+                y[begin + j] = normalized(x[begin + j], *of_row(table, j))
+        else:
+            for j in range(size):
+                high, low, divisor = of_row(table, j)
+                for i in range(begin + j * along, begin + (j + 1) * along):
+                    y[i] = normalized(x[i], high, low, divisor)
 
     @inlined
-    def either(arrays, place, stride, table, fills, omit):
-        if omit or arrays[1].size > 0:
-            filled(arrays, place, stride, table, fills, omit)
-        else:
-            written(arrays, place, stride, table, fills, omit)
+    def filled(arrays, begin, size, along, table, mask, fills, omit):
+        x, keep, y = arrays
+        for j in range(size):
+            high, low, divisor = of_row(table, j)
+            for b in range(along):
+                i = begin + j * along + b
+                value = to_compute(x[i])
+                result = normalized(x[i], high, low, divisor)
+                if omit and value != value:
+                    result = to_storage(fills[1])
+                if keep.size > 0 and keep[mask[0] + j * mask[1] + b] == 0:
+                    result = to_storage(fills[0])
+                y[i] = result
 
-    return either
+    @inlined
+    def written(arrays, place, stride, table, fills, omit):
+        (times_along, between, along), first, size = place
+        outer, inner = first // between, first % between
+        for a in range(times_along):
+            begin = ((outer * times_along + a) * between + inner) * along
+            if omit or arrays[1].size > 0:
+                mask = first * stride + a * along, stride
+                filled(arrays, begin, size, along, table, mask, fills, omit)
+            else:
+                plain(arrays[0], arrays[2], begin, size, along, table)
+
+    return written
 
 
 def _make_source(element_type: ElementType) -> Callable[..., Any]:
