@@ -103,6 +103,7 @@ RUNS = {  # in the order of the gallery
     "cmvn_utterance": "matplotlib",
     "eeg_standardization": "matplotlib",
     "streaming_statistics": "matplotlib",
+    "streamed_quantiles": "matplotlib",
     "digits_batch_sizes": "matplotlib",
     "square_corners": "matplotlib",
     "lstm_ragged_online": "matplotlib",

@@ -36,6 +36,7 @@ from numnorm.norms.pcen import (
     pcen_forward,
     pcen_step,
 )
+from numnorm.norms.quantiles import Quantiles, quantiles
 from numnorm.norms.results import (
     Gradients,
     Normalized,
@@ -70,6 +71,7 @@ __all__ = [
     "Normalized",
     "PCENGradients",
     "PCENNormalized",
+    "Quantiles",
     "RMSGradients",
     "RMSNormalized",
     "RobustNormalized",
@@ -109,6 +111,7 @@ __all__ = [
     "pcen_forward",
     "pcen_step",
     "positional_encoding",
+    "quantiles",
     "rms_norm",
     "rms_norm_backward",
     "rms_norm_forward",

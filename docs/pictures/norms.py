@@ -167,3 +167,31 @@ def weight():
     panel.set(aspect="equal", xlim=(0, 4.2), ylim=(0, 3))
     panel.legend(loc="lower right")
     return figure
+
+
+def quantiles():
+    """Quantiles of episodes, averaged and merged, and errors of rank of a sketch."""
+    rng = np.random.default_rng(3)
+    episodes = [start + rng.normal(size=(400, 1)) for start in (0, 1, 2, 14, 18)]
+    figure, (left, right) = panels(2)
+    for episode in episodes:
+        left.hist(episode, np.linspace(-3, 22, 80), color=BLUE, alpha=0.5)
+    total = None
+    for episode in episodes:
+        total = numnorm.quantiles(episode, after=total)
+    averaged = np.mean([np.quantile(episode, 0.9) for episode in episodes])
+    left.axvline(total.quantile(0.9)[0], color=GREEN, label="merged")
+    left.axvline(averaged, color=RED, linestyle="--", label="averaged")
+    left.legend(title="quantile 0.9", fontsize="small", title_fontsize="small")
+    left.set(xlabel="value", yticks=[])
+    x = rng.exponential(size=(200_000, 8))
+    sketch = numnorm.quantiles(x, error=0.01)
+    q = np.linspace(0.01, 0.99, 99)
+    ordered, found = np.sort(x, axis=0), sketch.quantile(q)
+    for channel in range(x.shape[1]):
+        rank = np.searchsorted(ordered[:, channel], found[:, channel]) / len(x)
+        right.plot(q, 100 * (rank - q), color=BLUE, linewidth=0.8)
+    for sign in (-1, 1):
+        right.axhline(100 * sign * sketch.rank_error, color=RED, linestyle="--")
+    right.set(xlabel="q", ylabel="error of rank, %", ylim=(-1.5, 1.5))
+    return figure
