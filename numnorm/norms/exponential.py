@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from sys import modules
 from typing import Any, Never
 
@@ -18,8 +19,11 @@ from numnorm.norms.weighted import of_steps, weighted_input
 
 def exponential_norm(
     x: Input[Array],
-    alpha: Number,
+    alpha: Number | None = None,
     *,
+    span: Number | None = None,
+    com: Number | None = None,
+    halflife: Number | None = None,
     axis: Integer = -1,
     adjust: bool = True,
     initial: Integer = 0,
@@ -45,9 +49,17 @@ def exponential_norm(
         An array that is not C-contiguous is copied once.
         An array of Dask, in any chunks, gives a lazy result; its blocks are computed one after the
         other along the axis.
-    alpha : float
+    alpha : float, optional
         The weight of a new step, above 0 and at most 1: braindecode's ``factor_new``. Half of the
-        weight lies on the last ``0.7 / alpha`` steps.
+        weight lies on the last ``0.7 / alpha`` steps. Exactly one of `alpha`, `span`, `com` and
+        `halflife` is given, as for ``ewm`` of pandas.
+    span : float, optional
+        At least 1: ``alpha`` is ``2 / (span + 1)``.
+    com : float, optional
+        The centre of mass, at least 0: ``alpha`` is ``1 / (1 + com)``.
+    halflife : float, optional
+        The number of steps in which a weight fades to its half, above 0: ``alpha`` is
+        ``1 - exp(-log(2) / halflife)``.
     axis : int, default -1
         The axis of time. A table with time in rows, as of pandas, needs 0.
     adjust : bool, default True
@@ -108,14 +120,18 @@ def exponential_norm(
         return lazily(exponential_norm, locals())
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
-    backend, x, layout, decay = resolve_moving(x, axis, decay_of, (alpha, adjust, initial, eps))
+    rate = alpha, span, com, halflife
+    backend, x, layout, decay = resolve_moving(x, axis, _decay, (*rate, adjust, initial, eps))
     return backend.exponential_forward(x, layout, decay, out, False)[0]
 
 
 def exponential_norm_forward(
     x: Input[Array],
-    alpha: Number,
+    alpha: Number | None = None,
     *,
+    span: Number | None = None,
+    com: Number | None = None,
+    halflife: Number | None = None,
     axis: Integer = -1,
     adjust: bool = True,
     initial: Integer = 0,
@@ -130,7 +146,7 @@ def exponential_norm_forward(
 
     Parameters
     ----------
-    x, alpha, axis, adjust, initial, eps, out, where, nan_policy, fill
+    x, alpha, span, com, halflife, axis, adjust, initial, eps, out, where, nan_policy, fill
         As for `exponential_norm`.
 
     Returns
@@ -151,7 +167,8 @@ def exponential_norm_forward(
         return lazily(exponential_norm_forward, locals())
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
-    backend, x, layout, decay = resolve_moving(x, axis, decay_of, (alpha, adjust, initial, eps))
+    rate = alpha, span, com, halflife
+    backend, x, layout, decay = resolve_moving(x, axis, _decay, (*rate, adjust, initial, eps))
     return Normalized(*backend.exponential_forward(x, layout, decay, out, True))
 
 
@@ -160,8 +177,11 @@ def exponential_norm_backward(
     x: Input[Array],
     mean: ArrayLike,
     rstd: ArrayLike,
-    alpha: Number,
+    alpha: Number | None = None,
     *,
+    span: Number | None = None,
+    com: Number | None = None,
+    halflife: Number | None = None,
     axis: Integer = -1,
     adjust: bool = True,
     initial: Integer = 0,
@@ -181,7 +201,7 @@ def exponential_norm_backward(
         The input of the forward pass, with the values that it had then.
     mean, rstd : array_like
         As `exponential_norm_forward` returned them.
-    alpha, axis, adjust, initial, eps
+    alpha, span, com, halflife, axis, adjust, initial, eps
         As in the forward pass.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
@@ -212,15 +232,19 @@ def exponential_norm_backward(
         return lazily(exponential_norm_backward, locals())
     if where is not None or nan_policy != "propagate":
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, None)
-    backend, x, layout, decay = resolve_moving(x, axis, decay_of, (alpha, adjust, initial, eps))
+    rate = alpha, span, com, halflife
+    backend, x, layout, decay = resolve_moving(x, axis, _decay, (*rate, adjust, initial, eps))
     return backend.exponential_backward(dy, x, mean, rstd, layout, decay, out)
 
 
 def exponential_norm_step(
     x: Input[Array],
-    alpha: Number,
+    alpha: Number | None = None,
     state: ExponentialState | None = None,
     *,
+    span: Number | None = None,
+    com: Number | None = None,
+    halflife: Number | None = None,
     axis: Integer = -1,
     adjust: bool = True,
     eps: Number = 1e-4,
@@ -236,11 +260,11 @@ def exponential_norm_step(
     ----------
     x : array_like
         A chunk of any number of steps, of one shape but for the steps.
-    alpha : float
+    alpha : float, optional
         As for `exponential_norm`.
     state : ExponentialState, optional
         What the call for the previous chunk returned; None for the first one. It can be pickled.
-    axis, adjust, eps, out, where, nan_policy, fill
+    span, com, halflife, axis, adjust, eps, out, where, nan_policy, fill
         As for `exponential_norm`; `where` is for the chunk.
 
     Returns
@@ -273,7 +297,8 @@ def exponential_norm_step(
         raise unexpected(exponential_norm_step, others)
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
-    backend, x, layout, decay = resolve_moving(x, axis, decay_of, (alpha, adjust, 0, eps))
+    rate = alpha, span, com, halflife
+    backend, x, layout, decay = resolve_moving(x, axis, _decay, (*rate, adjust, 0, eps))
     if state is not None and not isinstance(state, ExponentialState):
         raise TypeError(f"state must be an ExponentialState, got {type(state).__name__}")
     results, after = backend.exponential_step(x, state, layout, decay, out, False)
@@ -287,6 +312,27 @@ def decay_of(alpha: Any, adjust: Any, initial: Any, eps: Any) -> Decay:
         raise ValueError("alpha must be above 0, got 0")
     first = check_integer("initial", initial, 0)
     return decay_by(number, check_flag("adjust", adjust), first, check_eps(eps))
+
+
+def _decay(
+    alpha: Any, span: Any, com: Any, halflife: Any, adjust: Any, initial: Any, eps: Any
+) -> Decay:
+    """Return the checked weights, whose rate one of four numbers gives."""
+    rates = {"alpha": alpha, "span": span, "com": com, "halflife": halflife}
+    given = [name for name, value in rates.items() if value is not None]
+    if len(given) != 1:
+        got = " and ".join(given) or "none of them"
+        raise ValueError(f"exactly one of {', '.join(rates)} must be given, got {got}")
+    if span is not None:
+        alpha = 2.0 / (check_number("span", span, least=1.0) + 1.0)
+    elif com is not None:
+        alpha = 1.0 / (1.0 + check_number("com", com, least=0.0))
+    elif halflife is not None:
+        number = check_number("halflife", halflife, least=0.0)
+        if number == 0.0:
+            raise ValueError("halflife must be above 0, got 0")
+        alpha = -math.expm1(-math.log(2.0) / number)
+    return decay_of(alpha, adjust, initial, eps)
 
 
 SPEC = NormSpec(
