@@ -4,6 +4,7 @@ A float array of NumPy comes back with its own type. For everything else the res
 it lies, and so its type, is known only when the code runs.
 """
 
+import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex
 
@@ -57,6 +58,9 @@ Number = float | np.floating[Any] | np.integer[Any]
 
 Integer = SupportsIndex
 """An integer, one of NumPy's included."""
+
+Duration = np.timedelta64 | datetime.timedelta
+"""A length of time; that of pandas is a `timedelta`, too."""
 
 # Not NumPy's `ArrayLike`: an array of NumPy is one, too, and mypy would not find its own type.
 _Sequences = Sequence[Number] | Sequence[Sequence[Number]] | Sequence[Sequence[Sequence[Number]]]

@@ -62,7 +62,8 @@ def ends_of(windows: Windows, steps: int) -> tuple[int, tuple[int, int, int, int
 class Decay:
     """The weights of an exponential norm.
 
-    They are compared and hashed by identity: `decay_by` gives the only object with these values.
+    They are compared and hashed by identity: `decay_by` gives the only object with these values,
+    without `fading`.
 
     Attributes
     ----------
@@ -74,12 +75,16 @@ class Decay:
         The number of first steps that share the statistics of their block.
     eps : float
         The least deviation.
+    fading : array of float64, optional
+        Where steps have times, what is left of older weights at each step, and behind all that
+        1 less what is left; alpha has no meaning then.
     """
 
     alpha: float
     adjust: bool
     initial: int
     eps: float
+    fading: Any = None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -125,6 +130,8 @@ class ExponentialState(NamedTuple):
     mean, mean_lo, variance : array of float64
         The statistics of each channel, of the shape of x without the axis; ``mean_lo`` is what the
         mean lost when it was rounded.
+    time : scalar, optional
+        The time of the last step, where steps have times.
 
     Examples
     --------
@@ -138,6 +145,7 @@ class ExponentialState(NamedTuple):
     mean: Any
     mean_lo: Any
     variance: Any
+    time: Any = None
 
 
 def checked_steps(state: MovingState, values: Any, x: Any, axis: int, window: int) -> int:
