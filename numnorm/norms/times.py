@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import datetime
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from numnorm.arguments import brief, check_choice, check_number
 from numnorm.array_likes import as_plain_array, check_norm_on_host
 from numnorm.backends import backend_for
+from numnorm.backends.contract.moving import Bounds
 from numnorm.backends.contract.weighting import WeightedInput
 from numnorm.layouts import MovingLayout, moving_layout
 
@@ -47,6 +48,16 @@ def checked_times(times: Any, steps: int) -> Any:
         step = int(back.argmax()) + 1
         raise ValueError(f"times must not decrease, got a step back at step {step}")
     return array
+
+
+def joined_times(times: Any, steps: int, before: Any) -> Any:
+    """Return the checked times of the steps, behind those of a state if there are any."""
+    array = checked_times(times, steps)
+    if before is None:
+        return array
+    if array.size and len(before) and array[0] < before[-1]:
+        raise ValueError(f"times must not be before those of the state, {before[-1]}")
+    return np.concatenate((before, array))
 
 
 def in_one_unit(name: str, duration: Any, times: Any) -> tuple[Any, Any]:
@@ -88,13 +99,6 @@ def _timedelta(name: str, duration: Any) -> Any:
 # Windows
 
 
-class Bounds(NamedTuple):
-    """The first step of each step's window, and the one after its last: neither decreases."""
-
-    starts: Any
-    stops: Any
-
-
 def window_bounds(times: Any, window: Any, closed: Any, *, center: bool) -> Bounds:
     """Return the windows of steps: those of ``rolling`` of pandas.
 
@@ -112,9 +116,10 @@ def window_bounds(times: Any, window: Any, closed: Any, *, center: bool) -> Boun
     """
     check_choice("closed", closed, CLOSED)
     numbers, length = in_one_unit("window", window, times)
-    if numbers.dtype == np.int64 and numbers.size:
-        numbers = numbers - numbers[0]
+    if numbers.dtype == np.int64:
+        numbers = numbers - numbers[:1]
     first = "left" if closed in ("left", "both") else "right"
+    later = int(np.searchsorted(numbers, numbers[-1] - length, first)) if numbers.size else 0
     if center:
         # Twice all times, so that half a window is whole.
         numbers = 2 * numbers
@@ -127,7 +132,7 @@ def window_bounds(times: Any, window: Any, closed: Any, *, center: bool) -> Boun
             stops = np.arange(1, numbers.size + 1)
         else:
             stops = np.searchsorted(numbers, numbers, "left")
-    return Bounds(np.minimum(starts, stops), stops)
+    return Bounds(np.minimum(starts, stops), stops, later)
 
 
 # Weights that fade
