@@ -171,8 +171,9 @@ def moving_norm_forward(
 
     Parameters
     ----------
-    x, window, times, closed, axis, center, min_window, subtract_mean, with_std, eps, out, where, \
-    nan_policy, fill
+    x, window, times, closed, axis, center, min_window
+        As for `moving_norm`.
+    subtract_mean, with_std, eps, out, where, nan_policy, fill
         As for `moving_norm`.
 
     Returns

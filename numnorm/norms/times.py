@@ -68,13 +68,12 @@ def in_one_unit(name: str, duration: Any, times: Any) -> tuple[Any, Any]:
         common = np.promote_types(unit, length.dtype)
         kind = common.str.replace("m8", f"{times.dtype.kind}8")
         numbers = times.astype(kind).view(np.int64)
-        number = int(length.astype(common).astype(np.int64))
+        number: float = int(length.astype(common).astype(np.int64))
     else:
         if isinstance(duration, np.timedelta64 | datetime.timedelta):
             raise TypeError(f"{name} must be a number, as times are, got {brief(duration)}")
-        number = check_number(name, duration)
-        numbers = times
-        if numbers.dtype == np.int64 and number == int(number):
+        numbers, number = times, check_number(name, duration)
+        if numbers.dtype == np.int64 and number.is_integer():
             number = int(number)
     if number <= 0:
         raise ValueError(f"{name} must be above 0, got {number}")
@@ -118,12 +117,12 @@ def window_bounds(times: Any, window: Any, closed: Any, *, center: bool) -> Boun
     numbers, length = in_one_unit("window", window, times)
     if numbers.dtype == np.int64:
         numbers = numbers - numbers[:1]
-    first = "left" if closed in ("left", "both") else "right"
+    first: Any = "left" if closed in ("left", "both") else "right"
     later = int(np.searchsorted(numbers, numbers[-1] - length, first)) if numbers.size else 0
     if center:
         # Twice all times, so that half a window is whole.
         numbers = 2 * numbers
-        last = "right" if closed in ("right", "both") else "left"
+        last: Any = "right" if closed in ("right", "both") else "left"
         starts = np.searchsorted(numbers, numbers - length, first)
         stops = np.searchsorted(numbers, numbers + length, last)
     else:

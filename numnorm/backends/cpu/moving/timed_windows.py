@@ -89,9 +89,8 @@ def timed_backward(
             options = float(windows.mean), float(windows.scale)
             arrays = *inputs, mask, *statistics, dx
             plan = plan_of(inputs[1].dtype, layout)
-            plan.run(
-                _gradients_kernel(), (*arrays, _bounds(windows), shape, options, parts), parts, 5
-            )
+            given = *arrays, _bounds(windows), shape, options, parts
+            plan.run(_gradients_kernel(), given, parts, 5)
         return _given(dx.reshape(x.shape), x, out)
 
     return in_own_dtype(dx_of, dy, x, mean, rstd, out)

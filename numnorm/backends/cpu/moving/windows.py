@@ -179,7 +179,7 @@ def masked_moving_forward(
     keep, fill = selected_by(weighting, x)
     if windows.bounds is not None:
         y, *saved = timed_forward(x, keep, layout, windows, out, save)
-        return fill(y), *saved
+        return fill(y), saved[0], saved[1]
     plan, run = forward_run(x.dtype, layout, windows, MISSING)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
