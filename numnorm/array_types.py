@@ -4,6 +4,7 @@ A float array of NumPy comes back with its own type. For everything else the res
 it lies, and so its type, is known only when the code runs.
 """
 
+import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex
 
@@ -58,6 +59,9 @@ Number = float | np.floating[Any] | np.integer[Any]
 Integer = SupportsIndex
 """An integer, one of NumPy's included."""
 
+Duration = np.timedelta64 | datetime.timedelta
+"""A length of time; that of pandas is a `timedelta`, too."""
+
 # Not NumPy's `ArrayLike`: an array of NumPy is one, too, and mypy would not find its own type.
 _Sequences = Sequence[Number] | Sequence[Sequence[Number]] | Sequence[Sequence[Sequence[Number]]]
 _Integers = np.ndarray[Any, np.dtype[np.integer[Any] | np.bool]]
@@ -76,4 +80,5 @@ CellNorm = Literal["layer", "rms", "ada"]
 LSTMNorm = Literal["layer", "rms", "ada", "batch"]
 LSTMVariant = Literal["paper", "normalized_cell", "per_gate", "cell_only"]
 Nonlinearity = Literal["tanh", "relu"]
+Closed = Literal["right", "left", "both", "neither"]
 NanPolicy = Literal["propagate", "omit", "raise"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from numnorm.array_likes import library_of
 from numnorm.layouts import moving_layout
 from numnorm.norms.moving import steps_around
 from numnorm.norms.spec import NormSpec
+from numnorm.norms.times import checked_times, window_bounds
 from numnorm.norms.weighted import check_broadcasts
 
 Arguments = Mapping[str, Any]
@@ -117,6 +118,8 @@ def call(
         These keywords, as far as they are not their defaults.
     """
     known = _checked(spec, function, {**arguments, **counting})
+    if spec.family == "windows" and known.options.get("times") is not None:
+        return _in_timed_windows(function, known, backward=spec.is_backward(function))
     if spec.family == "windows":
         return _in_windows(function, known, backward=spec.is_backward(function))
     if function is spec.function:
@@ -133,7 +136,8 @@ def _in_order(spec: NormSpec, given: _Given) -> Any:
     call = _Call(spec.function, tuple(given.arrays), axis, 0, False, options)
     results: list[Any] = []
     state: tuple[Any, ...] = ()
-    for place in range(len(chunks[axis])):
+    for place, part in enumerate(_parts(chunks[axis])):
+        call = call._replace(options=_at_times(options, part))
         number = *[slice(None)] * axis, slice(place, place + 1)
         parts = [a.blocks[number] if a.numblocks[axis] > 1 else a for a in divided]
         initial = 0 if place else first
@@ -161,6 +165,50 @@ def _in_windows(function: Callable[..., Any], given: _Given, *, backward: bool) 
     return given.results(_of_block, blocks, divided.chunks, call)
 
 
+def _in_timed_windows(function: Callable[..., Any], given: _Given, *, backward: bool) -> Any:
+    """Return a pass of a norm by windows that last a duration.
+
+    Each block takes the steps that its windows hold, or with gradients those of the windows that
+    hold its steps.
+    """
+    x, axis, options = given.arrays["x"], given.axis, given.options
+    times, closed, center = options["times"], options["closed"], options["center"]
+    starts, stops, _ = window_bounds(times, options["window"], closed, center=center)
+    lengths = _at_least(x.chunks[axis], int((stops - starts).max(initial=1)))
+    results: list[list[Any]] = [[] for _ in given.dtypes]
+    for part in _parts(lengths):
+        first, last = part.start, part.stop
+        if first < last:
+            windows = first, last
+            if backward:
+                begin = np.searchsorted(stops, first, "right")
+                windows = begin, np.searchsorted(starts, last - 1, "right")
+            if windows[0] < windows[1]:
+                first = int(min(first, windows[0], starts[windows[0]]))
+                last = int(max(last, windows[1], stops[windows[1] - 1]))
+        index = (*[slice(None)] * axis, slice(first, last))
+        own = [array[index].rechunk({axis: -1}) for array in given.arrays.values()]
+        around = own[0].chunks
+        own = [array.rechunk(around) for array in own]
+        own_options = _at_times(options, slice(first, last))
+        call = _Call(function, tuple(given.arrays), axis, 0, backward, own_options)
+        own_part = slice(part.start - first, part.stop - first)
+        objects = each_object(_part_of, *own, call=call, part=own_part)
+        chunks = (*around[:axis], (part.stop - part.start,), *around[axis + 1 :])
+        for member, dtype in enumerate(given.dtypes):
+            results[member].append(take(objects, member, dtype=dtype, chunks=chunks))
+    library = library_of(x)
+    joined = [library.concatenate(parts, axis=axis).rechunk(x.chunks) for parts in results]
+    return joined[0] if given.kind is None else given.kind(*joined)
+
+
+def _part_of(*arrays: Any, call: _Call, part: slice) -> tuple[Any, ...]:
+    """Return the results of a part of the steps of a block."""
+    results = _called(*arrays, call=call)
+    results = results if isinstance(results, tuple) else (results,)
+    return tuple(_steps_of(result, axis=call.axis, part=part) for result in results)
+
+
 def _of_all_steps(function: Callable[..., Any], given: _Given) -> Any:
     """Return a pass that takes all steps at once, which become one block."""
     whole = given.arrays["x"].rechunk({given.axis: -1})
@@ -184,6 +232,8 @@ def _checked(spec: NormSpec, function: Callable[..., Any], arguments: Arguments)
     arrays = made_lazy(arrays if where is None else {**arrays, "where": where}, arguments["out"])
     shape: Shape = arrays["x"].shape
     options["axis"] = axis = moving_layout(shape, options["axis"]).axis
+    if options.get("times") is not None:
+        options["times"] = checked_times(options["times"], shape[axis])
     if where is not None:
         arrays["where"] = as_broadcast("where", arrays["where"], arrays["x"])
     parameters = {name: arrays.pop(name) for name in spec.parameters if name in arrays}
@@ -194,7 +244,7 @@ def _checked(spec: NormSpec, function: Callable[..., Any], arguments: Arguments)
         arrays = {n: zeros(shape, dtype=a.dtype, chunks=shape) for n, a in arrays.items()}
     empty = {name: np.empty((0,) * len(shape), array.dtype) for name, array in arrays.items()}
     ones = {name: np.ones((1,) * len(shape), array.dtype) for name, array in parameters.items()}
-    results = function(**empty, **ones, **options)
+    results = function(**empty, **ones, **_at_times(options, slice(0)))
     several = isinstance(results, tuple)
     dtypes = tuple(result.dtype for result in (results if several else (results,)))
     for name, array in parameters.items():
@@ -202,6 +252,20 @@ def _checked(spec: NormSpec, function: Callable[..., Any], arguments: Arguments)
         wide = array.astype(np.float64) if learned else array  # the terms of its gradient are, too
         arrays[name] = wide[(None,) * (len(shape) - array.ndim)]
     return _Given(arrays, axis, options, type(results) if several else None, dtypes, shapes)
+
+
+def _parts(lengths: Sequence[int]) -> Iterator[slice]:
+    """Yield the steps of each block."""
+    start = 0
+    for length in lengths:
+        yield slice(start, start + length)
+        start += length
+
+
+def _at_times(options: Arguments, part: slice) -> dict[str, Any]:
+    """Return options with the times of a part of the steps, if steps have times."""
+    times = options.get("times")
+    return {**options, "times": times[part]} if times is not None else dict(options)
 
 
 def _at_least(lengths: Sequence[int], least: int) -> tuple[int, ...]:

@@ -165,15 +165,15 @@ def _statistic_ndim(spec: NormSpec, kinds: dict[str, Any]) -> int:
 
 def _kind_of_step(spec: NormSpec, function: Callable[..., Any], kinds: dict[str, Any]) -> Any:
     """Return the type of the results of a step of a stream: an array and the new state."""
-    for name in COUNTING:
+    for name in (*COUNTING, "times"):
         if not is_default(name, kinds.get(name)):
             raise wrong(name, "left out of steps in compiled code", kinds[name])
     _, group = typing.get_args(typing.get_type_hints(function)["return"])
     ndim = kinds["x"].ndim
     statistic, values = array_kind(_FLOAT64, ndim - 1), array_kind(real_of("x", kinds["x"]), ndim)
     members = {
-        MovingState: (types.int64, values, types.none),
-        ExponentialState: (types.float64, statistic, statistic, statistic),
+        MovingState: (types.int64, values, types.none, types.none, types.none),
+        ExponentialState: (types.float64, statistic, statistic, statistic, types.none),
     }
     if group not in members:
         raise errors.UnsupportedError(f"numnorm.{function.__name__} is not compiled")

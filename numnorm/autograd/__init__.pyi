@@ -3,7 +3,17 @@
 from typing import Any, Literal
 
 from numnorm.arguments import Axis
-from numnorm.array_types import ArrayLike, Convention, Detach, EpsIn, Integer, NanPolicy, Number
+from numnorm.array_types import (
+    ArrayLike,
+    Closed,
+    Convention,
+    Detach,
+    Duration,
+    EpsIn,
+    Integer,
+    NanPolicy,
+    Number,
+)
 from numnorm.autograd.cells import gru as gru
 from numnorm.autograd.cells import lstm as lstm
 from numnorm.autograd.cells import rnn as rnn
@@ -78,8 +88,12 @@ def emsc(
 ) -> Any: ...
 def exponential_norm(
     x: Any,
-    alpha: Number,
+    alpha: Number | None = None,
     *,
+    span: Number | None = None,
+    com: Number | None = None,
+    halflife: Number | Duration | None = None,
+    times: ArrayLike | None = None,
     axis: Integer = -1,
     adjust: bool = True,
     initial: Integer = 0,
@@ -135,8 +149,10 @@ def layer_norm(
 ) -> Any: ...
 def moving_norm(
     x: Any,
-    window: Integer,
+    window: Integer | Number | Duration,
     *,
+    times: ArrayLike | None = None,
+    closed: Closed = "right",
     axis: Integer = -1,
     center: bool = False,
     min_window: Integer = 1,

@@ -5,7 +5,17 @@ from typing import Any, Literal
 import jax
 
 from numnorm.arguments import Axis
-from numnorm.array_types import Convention, Detach, EpsIn, Integer, NanPolicy, Number
+from numnorm.array_types import (
+    ArrayLike,
+    Closed,
+    Convention,
+    Detach,
+    Duration,
+    EpsIn,
+    Integer,
+    NanPolicy,
+    Number,
+)
 from numnorm.jax.batch import BatchNormalized as BatchNormalized
 from numnorm.jax.batch import batch_norm as batch_norm
 from numnorm.jax.recurrent import gru as gru
@@ -59,8 +69,12 @@ def emsc(
 ) -> jax.Array: ...
 def exponential_norm(
     x: Any,
-    alpha: Number,
+    alpha: Number | None = None,
     *,
+    span: Number | None = None,
+    com: Number | None = None,
+    halflife: Number | Duration | None = None,
+    times: ArrayLike | None = None,
     axis: Integer = -1,
     adjust: bool = True,
     initial: Integer = 0,
@@ -116,8 +130,10 @@ def layer_norm(
 ) -> jax.Array: ...
 def moving_norm(
     x: Any,
-    window: Integer,
+    window: Integer | Number | Duration,
     *,
+    times: ArrayLike | None = None,
+    closed: Closed = "right",
     axis: Integer = -1,
     center: bool = False,
     min_window: Integer = 1,

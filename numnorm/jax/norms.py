@@ -27,8 +27,9 @@ from numnorm.jax.batch import BatchNormalized
 from numnorm.jax.passes import Pass, normalized_by_python
 from numnorm.jax.rows import RowNorm, compute_dtype, normalize
 from numnorm.jax.targets import varying_like
-from numnorm.layouts import RowLayout
+from numnorm.layouts import RowLayout, moving_layout
 from numnorm.norms.spec import RUNNING_OPTIONS, NormSpec, RowCall, taken_counting
+from numnorm.norms.times import checked_times, in_one_unit
 from numnorm.norms.weighted import check_broadcasts
 
 _NO_FACTORS = 0.0, 0.0, 0.0
@@ -98,11 +99,26 @@ def _norm(spec: NormSpec, arguments: dict[str, Any]) -> Any:
     x = as_float_array("x", arguments.pop("x"))
     parameters = {name: arguments.pop(name) for name in (*spec.parameters, *spec.constants)}
     counting = taken_counting(arguments)
+    if arguments.get("times") is not None:
+        arguments |= _plain_times(spec, x, arguments)
     running = _running(spec, x, arguments, counting)
     if spec.norm is None or counting or running:
         return _by_python(spec, x, parameters, arguments, counting, running)
     assert spec.row_call is not None
     return _rows(spec.norm, spec.row_call(x.shape, **arguments), x, parameters)
+
+
+def _plain_times(spec: NormSpec, x: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return times, and the duration that they come with, as numbers of Python."""
+    if _is_traced(arguments["times"]):
+        raise TypeError("times must be known when the caller is traced, got an array of the trace")
+    name = "window" if spec.family == "windows" else "halflife"
+    layout = moving_layout(x.shape, arguments[spec.axis])
+    times = checked_times(arguments["times"], layout.steps)
+    if arguments[name] is not None:
+        times, duration = in_one_unit(name, arguments[name], times)
+        return {"times": tuple(times.tolist()), name: duration}
+    return {"times": tuple(times.tolist())}  # the checks raise the right error
 
 
 def _running(

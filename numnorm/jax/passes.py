@@ -72,6 +72,8 @@ class Pass:
         if self.spec.family in ("windows", "decay"):
             names = parameters_of(self.spec.forward)
             options = {name: value for name, value in self.options.items() if name in names}
+            if options.get("times") is not None:
+                options["times"] = ()
             traced = {name: 1.0 for name in self.arrays if name in self.spec.parameters}
             self.spec.forward(**{**empty, **traced}, **options)
             return

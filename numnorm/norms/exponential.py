@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import check_eps, check_flag, check_integer, check_number
 from numnorm.array_likes import any_lazy, lazily
-from numnorm.array_types import Array, ArrayLike, Input, Integer, NanPolicy, Number
-from numnorm.backends.contract.moving import Decay, ExponentialState, decay_by
+from numnorm.array_types import Array, ArrayLike, Duration, Input, Integer, NanPolicy, Number
+from numnorm.backends.contract.moving import Decay, ExponentialState, MovingBackend, decay_by
 from numnorm.keywords import unexpected
+from numnorm.layouts import MovingLayout
 from numnorm.norms.axes import resolve_moving
 from numnorm.norms.results import Normalized
 from numnorm.norms.spec import Example, NormSpec
+from numnorm.norms.times import checked_times, fading_by, last_time, resolve_timed
 from numnorm.norms.weighted import of_steps, weighted_input
 
 
 def exponential_norm(
     x: Input[Array],
-    alpha: Number,
+    alpha: Number | None = None,
     *,
+    span: Number | None = None,
+    com: Number | None = None,
+    halflife: Number | Duration | None = None,
+    times: ArrayLike | None = None,
     axis: Integer = -1,
     adjust: bool = True,
     initial: Integer = 0,
@@ -45,9 +53,22 @@ def exponential_norm(
         An array that is not C-contiguous is copied once.
         An array of Dask, in any chunks, gives a lazy result; its blocks are computed one after the
         other along the axis.
-    alpha : float
+    alpha : float, optional
         The weight of a new step, above 0 and at most 1: braindecode's ``factor_new``. Half of the
-        weight lies on the last ``0.7 / alpha`` steps.
+        weight lies on the last ``0.7 / alpha`` steps. Exactly one of `alpha`, `span`, `com` and
+        `halflife` is given, as for ``ewm`` of pandas.
+    span : float, optional
+        At least 1: ``alpha`` is ``2 / (span + 1)``.
+    com : float, optional
+        The centre of mass, at least 0: ``alpha`` is ``1 / (1 + com)``.
+    halflife : float or timedelta, optional
+        The number of steps in which a weight fades to its half, above 0: ``alpha`` is
+        ``1 - exp(-log(2) / halflife)``. With `times` it is the time in which it does.
+    times : array_like, optional
+        The times of the steps, where these are irregular: one for each step, none before the one
+        before it. They are numbers, and `halflife` one of the same unit, or ``datetime64``, and
+        `halflife` a ``timedelta64`` or ``timedelta``. A time :math:`\Delta t` later, a weight is
+        :math:`0.5^{\Delta t / h}` of what it was.
     axis : int, default -1
         The axis of time. A table with time in rows, as of pandas, needs 0.
     adjust : bool, default True
@@ -93,6 +114,10 @@ def exponential_norm(
     steps of its channel NaN. pandas skips a NaN, as ``nan_policy="omit"`` does: the weights of
     the steps before what is left out fade on, as with its ``ignore_na=False``.
 
+    With `times` the means are those of ``ewm(halflife=, times=)`` of pandas: with `adjust`, steps
+    at one time have equal weights; without it, the weight of a step is 1 less what its time has
+    left of the older ones, so a step at the time of the one before it has none.
+
     Examples
     --------
     >>> import numnorm
@@ -101,6 +126,8 @@ def exponential_norm(
     >>> nan = float("nan")
     >>> numnorm.exponential_norm([1.0, nan, 3.0], 0.5, nan_policy="omit").round(3)
     array([0.   ,   nan, 1.118])
+    >>> numnorm.exponential_norm([1.0, 3.0], halflife=2.0, times=[0.0, 2.0]).round(3)
+    array([0.   , 1.225])
     """
     if others:
         raise unexpected(exponential_norm, others)
@@ -108,14 +135,19 @@ def exponential_norm(
         return lazily(exponential_norm, locals())
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
-    backend, x, layout, decay = resolve_moving(x, axis, decay_of, (alpha, adjust, initial, eps))
+    rate = alpha, span, com, halflife
+    backend, x, layout, decay = _resolved(x, axis, rate, times, (adjust, initial, eps))
     return backend.exponential_forward(x, layout, decay, out, False)[0]
 
 
 def exponential_norm_forward(
     x: Input[Array],
-    alpha: Number,
+    alpha: Number | None = None,
     *,
+    span: Number | None = None,
+    com: Number | None = None,
+    halflife: Number | Duration | None = None,
+    times: ArrayLike | None = None,
     axis: Integer = -1,
     adjust: bool = True,
     initial: Integer = 0,
@@ -130,7 +162,7 @@ def exponential_norm_forward(
 
     Parameters
     ----------
-    x, alpha, axis, adjust, initial, eps, out, where, nan_policy, fill
+    x, alpha, span, com, halflife, times, axis, adjust, initial, eps, out, where, nan_policy, fill
         As for `exponential_norm`.
 
     Returns
@@ -151,7 +183,8 @@ def exponential_norm_forward(
         return lazily(exponential_norm_forward, locals())
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
-    backend, x, layout, decay = resolve_moving(x, axis, decay_of, (alpha, adjust, initial, eps))
+    rate = alpha, span, com, halflife
+    backend, x, layout, decay = _resolved(x, axis, rate, times, (adjust, initial, eps))
     return Normalized(*backend.exponential_forward(x, layout, decay, out, True))
 
 
@@ -160,8 +193,12 @@ def exponential_norm_backward(
     x: Input[Array],
     mean: ArrayLike,
     rstd: ArrayLike,
-    alpha: Number,
+    alpha: Number | None = None,
     *,
+    span: Number | None = None,
+    com: Number | None = None,
+    halflife: Number | Duration | None = None,
+    times: ArrayLike | None = None,
     axis: Integer = -1,
     adjust: bool = True,
     initial: Integer = 0,
@@ -181,7 +218,7 @@ def exponential_norm_backward(
         The input of the forward pass, with the values that it had then.
     mean, rstd : array_like
         As `exponential_norm_forward` returned them.
-    alpha, axis, adjust, initial, eps
+    alpha, span, com, halflife, times, axis, adjust, initial, eps
         As in the forward pass.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
@@ -212,15 +249,20 @@ def exponential_norm_backward(
         return lazily(exponential_norm_backward, locals())
     if where is not None or nan_policy != "propagate":
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, None)
-    backend, x, layout, decay = resolve_moving(x, axis, decay_of, (alpha, adjust, initial, eps))
+    rate = alpha, span, com, halflife
+    backend, x, layout, decay = _resolved(x, axis, rate, times, (adjust, initial, eps))
     return backend.exponential_backward(dy, x, mean, rstd, layout, decay, out)
 
 
 def exponential_norm_step(
     x: Input[Array],
-    alpha: Number,
+    alpha: Number | None = None,
     state: ExponentialState | None = None,
     *,
+    span: Number | None = None,
+    com: Number | None = None,
+    halflife: Number | Duration | None = None,
+    times: ArrayLike | None = None,
     axis: Integer = -1,
     adjust: bool = True,
     eps: Number = 1e-4,
@@ -236,12 +278,12 @@ def exponential_norm_step(
     ----------
     x : array_like
         A chunk of any number of steps, of one shape but for the steps.
-    alpha : float
+    alpha : float, optional
         As for `exponential_norm`.
     state : ExponentialState, optional
         What the call for the previous chunk returned; None for the first one. It can be pickled.
-    axis, adjust, eps, out, where, nan_policy, fill
-        As for `exponential_norm`; `where` is for the chunk.
+    span, com, halflife, times, axis, adjust, eps, out, where, nan_policy, fill
+        As for `exponential_norm`; `times` and `where` are for the chunk.
 
     Returns
     -------
@@ -273,10 +315,15 @@ def exponential_norm_step(
         raise unexpected(exponential_norm_step, others)
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
-    backend, x, layout, decay = resolve_moving(x, axis, decay_of, (alpha, adjust, 0, eps))
     if state is not None and not isinstance(state, ExponentialState):
         raise TypeError(f"state must be an ExponentialState, got {type(state).__name__}")
+    rate, before = (alpha, span, com, halflife), None if state is None else state.time
+    if state is not None and (before is None) != (times is None):
+        raise ValueError("times must be given for all chunks of a stream, or for none")
+    backend, x, layout, decay = _resolved(x, axis, rate, times, (adjust, 0, eps), before)
     results, after = backend.exponential_step(x, state, layout, decay, out, False)
+    if times is not None:
+        after = after._replace(time=last_time(times, before))
     return results[0], after
 
 
@@ -287,6 +334,50 @@ def decay_of(alpha: Any, adjust: Any, initial: Any, eps: Any) -> Decay:
         raise ValueError("alpha must be above 0, got 0")
     first = check_integer("initial", initial, 0)
     return decay_by(number, check_flag("adjust", adjust), first, check_eps(eps))
+
+
+def _resolved(
+    x: Any,
+    axis: Any,
+    rate: tuple[Any, ...],
+    times: Any,
+    options: tuple[Any, ...],
+    before: Any = None,
+) -> tuple[MovingBackend, Any, MovingLayout, Decay]:
+    """Return the backend of x, x in a float dtype, its sequences and the weights.
+
+    `before` is the time of the step before the first one.
+    """
+    if times is None:
+        return resolve_moving(x, axis, _decay, (*rate, *options))
+    *others, halflife = rate
+    if halflife is None or others != [None] * 3:
+        raise ValueError("halflife alone must be given with times, not alpha, span or com")
+    backend, x, layout = resolve_timed("exponential_norm", x, axis)
+    fading = fading_by(checked_times(times, layout.steps), halflife, before)
+    # A rate of 1 passes the checks, and has no meaning.
+    return backend, x, layout, dataclasses.replace(decay_of(1.0, *options), fading=fading)
+
+
+def _decay(
+    alpha: Any, span: Any, com: Any, halflife: Any, adjust: Any, initial: Any, eps: Any
+) -> Decay:
+    """Return the checked weights, whose rate one of four numbers gives."""
+    rates = {"alpha": alpha, "span": span, "com": com, "halflife": halflife}
+    given = [name for name, value in rates.items() if value is not None]
+    if len(given) != 1:
+        got = " and ".join(given) or "none of them"
+        raise ValueError(f"exactly one of {', '.join(rates)} must be given, got {got}")
+    if span is not None:
+        alpha = 2.0 / (check_number("span", span, least=1.0) + 1.0)
+    elif com is not None:
+        alpha = 1.0 / (1.0 + check_number("com", com, least=0.0))
+    elif halflife is not None:
+        number = check_number("halflife", halflife, least=0.0)
+        if number == 0.0:
+            raise ValueError("halflife must be above 0, got 0")
+        alpha = -math.expm1(-math.log(2.0) / number)
+    return decay_of(alpha, adjust, initial, eps)
 
 
 SPEC = NormSpec(

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 from sys import modules
 from typing import Any, Never
 
-from numnorm.arguments import check_eps, check_flag, check_integer
+from numnorm.arguments import brief, check_eps, check_flag, check_integer
 from numnorm.array_likes import any_lazy, lazily
-from numnorm.array_types import Array, ArrayLike, Input, Integer, NanPolicy, Number
-from numnorm.backends.contract.moving import MovingState, Windows, windows_by
+from numnorm.array_types import (
+    Array,
+    ArrayLike,
+    Closed,
+    Duration,
+    Input,
+    Integer,
+    NanPolicy,
+    Number,
+)
+from numnorm.backends.contract.moving import MovingBackend, MovingState, Windows, windows_by
 from numnorm.keywords import unexpected
+from numnorm.layouts import MovingLayout
 from numnorm.norms.axes import resolve_moving
 from numnorm.norms.results import Normalized
 from numnorm.norms.spec import Example, NormSpec
+from numnorm.norms.times import joined_times, resolve_timed, window_bounds
 from numnorm.norms.weighted import of_steps, weighted_input
 
 
 def moving_norm(
     x: Input[Array],
-    window: Integer,
+    window: Integer | Number | Duration,
     *,
+    times: ArrayLike | None = None,
+    closed: Closed = "right",
     axis: Integer = -1,
     center: bool = False,
     min_window: Integer = 1,
@@ -45,18 +59,27 @@ def moving_norm(
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous is copied once.
         An array of Dask, in any chunks, gives a lazy result.
-    window : int
-        The number of steps of a window. If x is shorter, the window is all of x.
+    window : int, or float or timedelta
+        The number of steps of a window. If x is shorter, the window is all of x. With `times`, the
+        duration of a window, above 0: a number, or ``timedelta64`` or ``timedelta``.
+    times : array_like, optional
+        The times of the steps, where these are irregular: one for each step, none before the one
+        before it; numbers, or ``datetime64``. The windows are then those of ``rolling`` of pandas.
+    closed : {"right", "left", "both", "neither"}, default "right"
+        Which ends of a window by duration belong to it. A trailing window that is closed at the
+        right holds its own step, and never a step after it, even of the same time; another one
+        holds what is before the time of its step. A step whose window holds no step gives NaN.
     axis : int, default -1
         The axis of time. A table with time in rows, as of pandas, needs 0, and features of Kaldi
         and torchaudio, (..., time, frequency), need -2.
     center : bool, default False
         Whether the window of step t begins with step ``t - window // 2``, or else ends with t.
-        Near the ends of x a centred window moves inwards and keeps its length.
+        Near the ends of x a centred window moves inwards and keeps its length. With `times` it
+        lasts half of its duration before its step and half behind it, also near the ends.
     min_window : int, default 1
         The least number of steps of a trailing window. The first steps share the first window
         of that length, which then also holds steps after them. Steps that `where` leaves out are
-        steps, too: pandas' ``min_periods`` counts values.
+        steps, too: pandas' ``min_periods`` counts values. With `times` it stays 1.
     subtract_mean : bool, default True
         Whether to subtract the mean. Without it, x is divided by the root mean square of the
         window, as `rms_norm` does: an automatic gain control.
@@ -112,6 +135,8 @@ def moving_norm(
     array([-1.,  2., -3.,  3.])
     >>> numnorm.moving_norm([1.0, 3.0, 99.0, 5.0], 3, where=[True, True, False, True])
     array([0., 1., 0., 1.])
+    >>> numnorm.moving_norm([1.0, 3.0, 5.0, 5.0], 2.0, times=[0.0, 1.0, 10.0, 11.5])
+    array([0., 1., 0., 0.])
     """
     if others:
         raise unexpected(moving_norm, others)
@@ -120,14 +145,16 @@ def moving_norm(
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
     options = window, center, min_window, subtract_mean, with_std, eps
-    backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
+    backend, x, layout, windows = _resolved(x, axis, options, times, closed)
     return backend.moving_forward(x, layout, windows, out, False)[0]
 
 
 def moving_norm_forward(
     x: Input[Array],
-    window: Integer,
+    window: Integer | Number | Duration,
     *,
+    times: ArrayLike | None = None,
+    closed: Closed = "right",
     axis: Integer = -1,
     center: bool = False,
     min_window: Integer = 1,
@@ -144,7 +171,9 @@ def moving_norm_forward(
 
     Parameters
     ----------
-    x, window, axis, center, min_window, subtract_mean, with_std, eps, out, where, nan_policy, fill
+    x, window, times, closed, axis, center, min_window
+        As for `moving_norm`.
+    subtract_mean, with_std, eps, out, where, nan_policy, fill
         As for `moving_norm`.
 
     Returns
@@ -166,7 +195,7 @@ def moving_norm_forward(
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
     options = window, center, min_window, subtract_mean, with_std, eps
-    backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
+    backend, x, layout, windows = _resolved(x, axis, options, times, closed)
     return Normalized(*backend.moving_forward(x, layout, windows, out, True))
 
 
@@ -175,8 +204,10 @@ def moving_norm_backward(
     x: Input[Array],
     mean: ArrayLike,
     rstd: ArrayLike,
-    window: Integer,
+    window: Integer | Number | Duration,
     *,
+    times: ArrayLike | None = None,
+    closed: Closed = "right",
     axis: Integer = -1,
     center: bool = False,
     min_window: Integer = 1,
@@ -202,7 +233,7 @@ def moving_norm_backward(
         The input of the forward pass, with the values that it had then.
     mean, rstd : array_like
         As `moving_norm_forward` returned them.
-    window, axis, center, min_window, subtract_mean, with_std
+    window, times, closed, axis, center, min_window, subtract_mean, with_std
         As in the forward pass.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
@@ -234,15 +265,17 @@ def moving_norm_backward(
     if where is not None or nan_policy != "propagate":
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, None)
     options = window, center, min_window, subtract_mean, with_std, 0.0
-    backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
+    backend, x, layout, windows = _resolved(x, axis, options, times, closed)
     return backend.moving_backward(dy, x, mean, rstd, layout, windows, out)
 
 
 def moving_norm_step(
     x: Input[Array],
-    window: Integer,
+    window: Integer | Number | Duration,
     state: MovingState | None = None,
     *,
+    times: ArrayLike | None = None,
+    closed: Closed = "right",
     axis: Integer = -1,
     subtract_mean: bool = True,
     with_std: bool = True,
@@ -259,12 +292,12 @@ def moving_norm_step(
     ----------
     x : array_like
         A chunk of any number of steps, of one dtype and shape but for the steps.
-    window : int
+    window : int, or float or timedelta
         As for `moving_norm`, the same for all chunks.
     state : MovingState, optional
         What the call for the previous chunk returned; None for the first one. It can be pickled.
-    axis, subtract_mean, with_std, eps, out, where, nan_policy, fill
-        As for `moving_norm`; `where` is for the chunk.
+    times, closed, axis, subtract_mean, with_std, eps, out, where, nan_policy, fill
+        As for `moving_norm`; `times` and `where` are for the chunk.
 
     Returns
     -------
@@ -297,11 +330,40 @@ def moving_norm_step(
         raise unexpected(moving_norm_step, others)
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
-    options = window, False, 1, subtract_mean, with_std, eps
-    backend, x, layout, windows = resolve_moving(x, axis, _windows, options)
     if state is not None and not isinstance(state, MovingState):
         raise TypeError(f"state must be a MovingState, got {type(state).__name__}")
-    return backend.moving_step(x, state, layout, windows, out)
+    if state is not None and (state.times is None) != (times is None):
+        raise ValueError("times must be given for all chunks of a stream, or for none")
+    options = window, False, 1, subtract_mean, with_std, eps
+    before = None if state is None else state.times
+    backend, x, layout, windows = _resolved(x, axis, options, times, closed, before)
+    y, after = backend.moving_step(x, state, layout, windows, out)
+    if times is not None:
+        joined = joined_times(times, layout.steps, before)
+        after = after._replace(times=joined[windows.bounds.later :].copy())
+    return y, after
+
+
+def _resolved(
+    x: Any, axis: Any, options: tuple[Any, ...], times: Any, closed: Any, before: Any = None
+) -> tuple[MovingBackend, Any, MovingLayout, Windows]:
+    """Return the backend of x, x in a float dtype, its sequences and the windows.
+
+    `before` are the times of the steps of a state.
+    """
+    if times is None:
+        if closed != "right":
+            raise ValueError("closed must be 'right' without times")
+        return resolve_moving(x, axis, _windows, options)
+    window, center, min_window, *others = options
+    if min_window != 1:
+        raise ValueError(f"min_window must be 1 with times, got {brief(min_window)}")
+    backend, x, layout = resolve_timed("moving_norm", x, axis)
+    joined = joined_times(times, layout.steps, before)
+    bounds = window_bounds(joined, window, closed, center=check_flag("center", center))
+    # A window of one step passes the checks, and has no meaning.
+    windows = dataclasses.replace(_windows(1, False, 1, *others), bounds=bounds)
+    return backend, x, layout, windows
 
 
 def _windows(

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from numnorm.array_types import Convention, EpsIn, Integer, NanPolicy, Number
+from numnorm.array_types import Closed, Convention, Duration, EpsIn, Integer, NanPolicy, Number
 from numnorm.norms.moments import GroupMoments
 from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 from numnorm.xarray.moments import batch_moments as batch_moments
@@ -76,8 +76,12 @@ def emsc(
 ) -> Labelled: ...
 def exponential_norm(
     x: Labelled,
-    alpha: Number,
+    alpha: Number | None = None,
     *,
+    span: Number | None = None,
+    com: Number | None = None,
+    halflife: Number | Duration | None = None,
+    times: Any = None,
     dim: Any,
     adjust: bool = True,
     initial: Integer = 0,
@@ -138,8 +142,10 @@ def layer_norm(
 ) -> Labelled: ...
 def moving_norm(
     x: Labelled,
-    window: Integer,
+    window: Integer | Number | Duration,
     *,
+    times: Any = None,
+    closed: Closed = "right",
     dim: Any,
     center: bool = False,
     min_window: Integer = 1,

@@ -128,6 +128,20 @@ def samples_and_labels(
     return tuple(dim if dim in channels else next(remaining) for dim in x.dims), labels
 
 
+def times_of(times: Any, x: xr.DataArray, dims: Names) -> Any:
+    """Return the times of the steps along a dimension: the values of a coordinate, or an array."""
+    if isinstance(times, str) or (isinstance(times, Hashable) and times in x.coords):
+        if times not in x.coords:
+            raise ValueError(f"times must be a coordinate of x, {list(x.coords)}, got {times!r}")
+        times = x.coords[times]
+    if not isinstance(times, xr.Variable | xr.DataArray):
+        return times
+    variable = _of_dims("times", times, x)
+    if variable.dims != dims:
+        raise ValueError(f"times must have the dimension {dims}, got {variable.dims}")
+    return variable.values
+
+
 def with_channels(statistics: Any, order: list[int]) -> Any:
     """Return moments of labels with the axes of their channels in another order."""
     if not isinstance(statistics, GroupMoments):

@@ -31,6 +31,7 @@ from numnorm.xarray.named_dims import (
     names_of,
     parameter,
     samples_and_labels,
+    times_of,
     with_axes_of,
     with_channels,
 )
@@ -81,6 +82,8 @@ _TEXTS = {
     "statistics": """ : GroupMoments, optional
     With `labels`: statistics of labels as `batch_moments` returned them, in the place of those
     of x.""",
+    "times": """ : hashable, DataArray or array_like, optional
+    The times of the steps: the name of a coordinate along `dim`, or its values.""",
     "keep_attrs": """ : bool, default True
     Whether the result has the attributes of x.""",
 }
@@ -145,7 +148,7 @@ def _joined(options: str, naming: str) -> str:
 
 
 def _parameters(spec: NormSpec) -> Iterator[Parameter]:
-    arrays = {*spec.parameters, *spec.constants, *spec.updates, *OF_ELEMENTS, "labels"}
+    arrays = {*spec.parameters, *spec.constants, *spec.updates, *OF_ELEMENTS, "labels", "times"}
     several = spec.family in ("rows", "channels")
     for name, own in parameters_of(spec.function).items():
         if name == "x":
@@ -176,7 +179,7 @@ def _texts(spec: NormSpec) -> dict[str, str]:
     texts["x"] = _TEXTS["x"].format(name=spec.name)
     texts["dim"] = _TEXTS[f"dim{of_family}"]
     texts["channel_dim"] = _TEXTS.get(f"channel_dim{of_family}", _TEXTS["channel_dim"])
-    texts |= {name: _TEXTS[name] for name in ("labels", "statistics", "keep_attrs")}
+    texts |= {name: _TEXTS[name] for name in ("labels", "statistics", "times", "keep_attrs")}
     return texts
 
 
@@ -268,6 +271,8 @@ def _of_array(
             if not of_elements and len(usual) == x.ndim:  # it would be taken for the usual shape
                 full = value.set_dims(dict(ordered.sizes)).data
             options[name] = _first_axes_as_one(full, merged)
+    if options.get("times") is not None:
+        options["times"] = times_of(options["times"], x, dims.axis)
     axes = [order.index(name) for name in order if name in dims.axis]
     if merged is not None:
         axes = [1 + axis - merged for axis in axes]

@@ -190,7 +190,12 @@ def test_constant_channel_gives_zeros():
         ({"alpha": 0.1, "initial": -1}, "initial must be at least 0, got -1"),
         ({"alpha": 0.1, "adjust": 1}, "adjust must be True or False, got 1"),
         ({"alpha": 0.1, "init_block_size": 5}, "'init_block_size': use initial"),
-        ({"alpha": 0.1, "span": 5}, r"'span': use alpha=2 / \(span \+ 1\)"),
+        ({"alpha": 0.1, "span": 5}, "exactly one of alpha, span, com, halflife must be given"),
+        ({}, "exactly one of alpha, span, com, halflife must be given, got none of them"),
+        ({"span": 0.5}, "span must be at least 1, got 0.5"),
+        ({"com": -1}, "com must be at least 0, got -1"),
+        ({"halflife": 0}, "halflife must be above 0, got 0"),
+        ({"halflife": "7D"}, "halflife must be a number, got '7D'"),
     ],
 )
 def test_errors(options, message):
@@ -206,6 +211,22 @@ def test_errors_of_steps():
         numnorm.exponential_norm_step(np.ones((5, 3)), 0.1, state, axis=0)
     with pytest.raises(TypeError, match="state must be an ExponentialState, got tuple"):
         numnorm.exponential_norm_step(np.ones((5, 2)), 0.1, tuple(state), axis=0)
+
+
+@pytest.mark.parametrize("name, value", [("span", 5), ("com", 2.5), ("halflife", 3.0)])
+def test_the_rate_in_the_words_of_pandas(name, value):
+    pandas = pytest.importorskip("pandas")
+    x = RNG.normal(size=(40, 3))
+    by_name = numnorm.exponential_norm_forward(x, axis=0, **{name: value})
+    expected = pandas.DataFrame(x).ewm(**{name: value}).mean().to_numpy()
+    np.testing.assert_allclose(by_name.mean, expected, rtol=0, atol=1e-14)
+    dx = numnorm.exponential_norm_backward(x, x, *by_name[1:], axis=0, **{name: value})
+    alpha = {"span": 1 / 3, "com": 1 / 3.5, "halflife": 1 - 0.5 ** (1 / 3)}[name]
+    by_alpha = numnorm.exponential_norm_backward(x, x, *by_name[1:], alpha, axis=0)
+    np.testing.assert_allclose(dx, by_alpha, rtol=0, atol=1e-13)
+    y, state = numnorm.exponential_norm_step(x[:17], axis=0, **{name: value})
+    rest, _ = numnorm.exponential_norm_step(x[17:], state=state, axis=0, **{name: value})
+    np.testing.assert_array_equal(np.concatenate((y, rest)), by_name.y)
 
 
 @pytest.mark.parametrize("initial", [0, 4])

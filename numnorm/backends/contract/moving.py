@@ -8,11 +8,28 @@ from numnorm.arguments import check_integer
 from numnorm.layouts import MovingLayout
 
 
+class Bounds(NamedTuple):
+    """Windows by the times of steps.
+
+    Attributes
+    ----------
+    starts, stops : array of int64
+        The first step of the window of each step, and the one after its last. Neither decreases.
+    later : int
+        The first step that windows of later steps may hold.
+    """
+
+    starts: Any
+    stops: Any
+    later: int
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Windows:
     """The windows of a moving norm, and what it does with their statistics.
 
-    They are compared and hashed by identity: `windows_by` gives the only object with these values.
+    They are compared and hashed by identity: `windows_by` gives the only object with these values,
+    without `bounds`.
 
     Attributes
     ----------
@@ -26,6 +43,8 @@ class Windows:
         Whether the mean is subtracted, and whether the result is divided by the deviation.
     eps : float
         Added to the variance.
+    bounds : Bounds, optional
+        Where steps have times, the windows of the steps; the first three have no meaning then.
     """
 
     window: int
@@ -34,6 +53,7 @@ class Windows:
     mean: bool
     scale: bool
     eps: float
+    bounds: Any = None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -62,7 +82,8 @@ def ends_of(windows: Windows, steps: int) -> tuple[int, tuple[int, int, int, int
 class Decay:
     """The weights of an exponential norm.
 
-    They are compared and hashed by identity: `decay_by` gives the only object with these values.
+    They are compared and hashed by identity: `decay_by` gives the only object with these values,
+    without `fading`.
 
     Attributes
     ----------
@@ -74,12 +95,16 @@ class Decay:
         The number of first steps that share the statistics of their block.
     eps : float
         The least deviation.
+    fading : array of float64, optional
+        Where steps have times, what is left of older weights at each step, and behind all that
+        1 less what is left; alpha has no meaning then.
     """
 
     alpha: float
     adjust: bool
     initial: int
     eps: float
+    fading: Any = None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -99,6 +124,11 @@ class MovingState(NamedTuple):
         The last values along the axis, at most a window less one; of the dtype of x.
     kept : array of bool, optional
         Which of the values count; None if all do.
+    times : array, optional
+        Their times, where steps have times.
+    anchors : array of int64, optional
+        The step of each channel around whose value sums are taken, among the values; -1 for none.
+        For windows by duration.
 
     Examples
     --------
@@ -111,6 +141,8 @@ class MovingState(NamedTuple):
     steps: int
     values: Any
     kept: Any = None
+    times: Any = None
+    anchors: Any = None
 
 
 class ExponentialState(NamedTuple):
@@ -125,6 +157,8 @@ class ExponentialState(NamedTuple):
     mean, mean_lo, variance : array of float64
         The statistics of each channel, of the shape of x without the axis; ``mean_lo`` is what the
         mean lost when it was rounded.
+    time : scalar, optional
+        The time of the last step, where steps have times.
 
     Examples
     --------
@@ -138,11 +172,11 @@ class ExponentialState(NamedTuple):
     mean: Any
     mean_lo: Any
     variance: Any
+    time: Any = None
 
 
-def checked_steps(state: MovingState, values: Any, x: Any, axis: int, window: int) -> int:
-    """Return the steps of a state, if its values, an array, fit a chunk x and a window."""
-    steps = check_integer("state.steps", state.steps, 0)
+def check_values(values: Any, x: Any, axis: int) -> None:
+    """Raise unless the values of a state, an array, fit a chunk x."""
     shape, held = list(x.shape), tuple(values.shape)
     shape[axis] = held[axis] if len(held) == len(shape) else 0
     if held != tuple(shape) or values.dtype != x.dtype:
@@ -150,7 +184,13 @@ def checked_steps(state: MovingState, values: Any, x: Any, axis: int, window: in
             f"state must be of chunks like x, which has shape {x.shape} and dtype {x.dtype.name}, "
             f"got values of shape {held} and dtype {values.dtype.name}"
         )
-    if shape[axis] != min(window - 1, steps):
+
+
+def checked_steps(state: MovingState, values: Any, x: Any, axis: int, window: int) -> int:
+    """Return the steps of a state, if its values, an array, fit a chunk x and a window."""
+    steps = check_integer("state.steps", state.steps, 0)
+    check_values(values, x, axis)
+    if values.shape[axis] != min(window - 1, steps):
         raise ValueError(f"state must be of a window of {window} steps, got one of another window")
     return steps
 

@@ -26,7 +26,7 @@ _METHODS = {spec.name: spec for spec in SPECS if spec.name != "weight_norm"}
 
 def _options_of(spec: NormSpec) -> tuple[str, ...]:
     """Return the keywords of a norm that ``apply`` supports."""
-    of_elements = "x", "out", "where", "weights", "fill", "labels", "statistics"
+    of_elements = "x", "out", "where", "weights", "fill", "labels", "statistics", "times", "closed"
     left_out = (*of_elements, *spec.updates, *(RUNNING_OPTIONS if spec.updates else ()))
     names = tuple(name for name in parameters_of(spec.function) if name not in left_out)
     return (*names, *STATISTICS) if spec.family == "channels" else names

@@ -21,7 +21,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
     rounded,
 )
 from numnorm.backends.cpu.memory.placement import empty_like
-from numnorm.backends.cpu.moving.lanes import LANES
+from numnorm.backends.cpu.moving.lanes import LANES, group_count
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.layouts import MovingLayout
 
@@ -79,6 +79,12 @@ def plan_of(dtype: Any, layout: MovingLayout) -> Plan:
 def parts_of(groups: int) -> int:
     """Return into how many parts to divide groups of lanes."""
     return min(groups, tuning.PARTS_MOST)
+
+
+def groups_of(plan: Plan) -> tuple[int, int]:
+    """Return the number of groups of lanes, and into how many parts to divide them."""
+    groups = group_count(plan.shape, 1, 1, plan.across)
+    return groups, parts_of(groups)
 
 
 def target_of(source: Array, x: Array, out: Any, inputs: tuple[Array, ...]) -> Array:

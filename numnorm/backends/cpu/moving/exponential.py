@@ -13,8 +13,8 @@ from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
 from numnorm.backends.cpu.memory.left_out import selected_by
 from numnorm.backends.cpu.moving.arrays import (
     Plan,
+    groups_of,
     in_own_dtype,
-    parts_of,
     plan_of,
     result_of,
     statistics_for,
@@ -26,12 +26,12 @@ from numnorm.backends.cpu.moving.exponential_kernels import (
     make_exponential_gradients_kernel,
     make_exponential_kernel,
 )
-from numnorm.backends.cpu.moving.lanes import group_count
 from numnorm.backends.cpu.moving.masked_exponential_kernels import (
     make_masked_exponential_kernel,
     make_shares_kernel,
 )
 from numnorm.backends.cpu.moving.missing_steps import as_mask, gradient_of_sequences
+from numnorm.backends.cpu.moving.timed_exponential import run_timed, shares_of_all, timed_shares
 from numnorm.layouts import MovingLayout
 
 # All steps
@@ -69,6 +69,8 @@ def run_exponential(
     """Run the forward kernel; return the weight and the state after it."""
     if plan.size == 0:
         return weight, state
+    if decay.fading is not None:
+        return run_timed(plan, arrays, state, weight, decay)
     after = np.empty(state.size + 1)
     groups, parts = groups_of(plan)
     counts = groups, min(decay.initial, plan.shape[1]), parts
@@ -99,17 +101,13 @@ def exponential_dx(
         groups, parts = groups_of(plan)
         counts = groups, min(decay.initial, layout.steps), parts
         kernel = _gradients_kernel(plan.element_type, plan.across, shares is not None)
-        if shares is None:
+        if shares is None and decay.fading is not None:
+            shares, _ = shares_of_all(layout.steps, 0.0, decay)
+        elif shares is None:
             shares = _shares(layout.steps, decay)
         given = (*inputs, target, shares, plan.shape, counts, decay.eps)
         plan.run(kernel, given, parts, 5)
     return result_of(target, x, out)
-
-
-def groups_of(plan: Plan) -> tuple[int, int]:
-    """Return the number of groups of lanes, and into how many parts to divide them."""
-    groups = group_count(plan.shape, 1, 1, plan.across)
-    return groups, parts_of(groups)
 
 
 def _shares(steps: int, decay: Decay) -> Array:
@@ -205,6 +203,8 @@ def run_missing(
 
 def _missing_shares(plan: Plan, keep: Array, weights: Array, decay: Decay) -> tuple[Array, Array]:
     """Return the share of each step, behind all shares 1 - share, and the weights at the end."""
+    if decay.fading is not None:
+        return timed_shares(plan, as_mask(keep), weights, decay)
     shares, after = np.empty(2 * plan.size), np.empty_like(weights)
     if plan.size:
         groups, parts = groups_of(plan)

@@ -126,7 +126,7 @@ def make_outputs(access: LaneAccess) -> Callable[..., Any]:
     return output
 
 
-def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
+def make_first_block(access: LaneAccess) -> Callable[..., Any]:
     """Return a compiled ``first_block(arrays, starts, stride, count, eps)``.
 
     It normalizes the first steps by their own mean and deviation.
@@ -193,7 +193,7 @@ def make_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
     to adjust, and the least deviation.
     """
     access = lane_access(element_type, across)
-    read, output, first_block = access.read, make_outputs(access), _make_first_block(access)
+    read, output, first_block = access.read, make_outputs(access), make_first_block(access)
     read_state, write_state = access.read_statistic, access.write_statistic
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
 

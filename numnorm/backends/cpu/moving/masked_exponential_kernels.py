@@ -30,6 +30,15 @@ from numnorm.backends.cpu.simd.vector import make_zeros, multiply_add
 _LEAST_REST = 5e-324  # of statistics that had a value before
 
 
+@inlined
+def adjusted(weight, held, fading):
+    """Return the sum of the weights, the share of the step, and 1 - share."""
+    older = weight * fading
+    weight = multiply_add(weight, fading, held)
+    share = where_at_most(reciprocal(weight), HALF, held)
+    return weight, share, chosen(share, 1.0 - share, older * share)
+
+
 def make_shares_kernel(across: bool) -> Kernel:
     """Return a kernel ``(keep, shares, state, after, shape, counts, weights)``.
 
@@ -41,13 +50,6 @@ def make_shares_kernel(across: bool) -> Kernel:
     access, zeros = lane_access(MASK, across), make_zeros(np.float64, LANES)
     read, read_state, write = access.read, access.read_statistic, access.write_statistic
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
-
-    @inlined
-    def adjusted(weight, held, fading):
-        older = weight * fading
-        weight = multiply_add(weight, fading, held)
-        share = where_at_most(reciprocal(weight), HALF, held)
-        return weight, share, chosen(share, 1.0 - share, older * share)
 
     @inlined
     def unadjusted(weight, held, alpha, fading):

@@ -11,7 +11,7 @@ from numnorm.backends.contract.moving import MovingState, Windows, checked_steps
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.memory.host_arrays import Array
-from numnorm.backends.cpu.memory.left_out import selected_by
+from numnorm.backends.cpu.memory.left_out import kept_by, selected_by
 from numnorm.backends.cpu.moving import window_kernels
 from numnorm.backends.cpu.moving.arrays import (
     NOTHING,
@@ -31,6 +31,7 @@ from numnorm.backends.cpu.moving.masked_window_kernels import (
 )
 from numnorm.backends.cpu.moving.missing_steps import as_mask, gradient_of_sequences
 from numnorm.backends.cpu.moving.sequence_kernel import make_sequence_windows_kernel, stretch_count
+from numnorm.backends.cpu.moving.timed_windows import timed_backward, timed_forward, timed_step
 from numnorm.layouts import MovingLayout, sequences_by
 
 # All steps
@@ -57,6 +58,8 @@ def moving_forward(
     x: Array, layout: MovingLayout, windows: Windows, out: Any, save: bool
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
+    if windows.bounds is not None:
+        return timed_forward(x, None, layout, windows, out, save)
     plan, run = forward_run(x.dtype, layout, windows)
     source = plan.flat(x)
     if plan.small and out is None and not save and run is not None:
@@ -75,6 +78,8 @@ def moving_backward(
     dy: Any, x: Array, mean: Any, rstd: Any, layout: MovingLayout, windows: Windows, out: Any
 ) -> Array:
     """Return dx."""
+    if windows.bounds is not None:
+        return timed_backward(dy, x, None, mean, rstd, layout, windows, out)
     dx_of = functools.partial(windows_dx, layout=layout, windows=windows)
     return in_own_dtype(dx_of, dy, x, mean, rstd, out)
 
@@ -171,8 +176,11 @@ def masked_moving_forward(
     weighting: Weighting, x: Array, layout: MovingLayout, windows: Windows, out: Any, save: bool
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
-    plan, run = forward_run(x.dtype, layout, windows, MISSING)
     keep, fill = selected_by(weighting, x)
+    if windows.bounds is not None:
+        y, *saved = timed_forward(x, keep, layout, windows, out, save)
+        return fill(y), saved[0], saved[1]
+    plan, run = forward_run(x.dtype, layout, windows, MISSING)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
     mean, rstd = statistics_for(x, save)
@@ -192,6 +200,9 @@ def masked_moving_backward(
     out: Any,
 ) -> Array:
     """Return dx."""
+    if windows.bounds is not None:
+        keep = kept_by(weighting, x)
+        return timed_backward(dy, x, keep, mean, rstd, layout, windows, out)
     dx_of = functools.partial(_missing_dx, windows=windows)
     return gradient_of_sequences(dx_of, weighting, dy, x, mean, rstd, layout, out)
 
@@ -258,6 +269,8 @@ def moving_step(
     x: Array, state: MovingState | None, layout: MovingLayout, windows: Windows, out: Any
 ) -> tuple[Array, MovingState]:
     """Return y of the next chunk, and the state after it."""
+    if windows.bounds is not None:
+        return timed_step(x, None, state, layout, windows, out)
     keep = None if state is None or state.kept is None else np.ones(x.shape, bool)
     return _step(x, keep, state, layout, windows, out)
 
@@ -272,7 +285,8 @@ def masked_moving_step(
 ) -> tuple[Array, MovingState]:
     """Return the same, with statistics of what a weighting keeps."""
     keep, fill = selected_by(weighting, x)
-    y, after = _step(x, keep, state, layout, windows, out)
+    step = _step if windows.bounds is None else timed_step
+    y, after = step(x, keep, state, layout, windows, out)
     return fill(y), after
 
 

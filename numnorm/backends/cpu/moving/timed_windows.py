@@ -1,0 +1,156 @@
+"""Norms by windows that last a duration, forward and backward, and chunk by chunk."""
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.array_likes import as_plain_array, check_out
+from numnorm.backends.contract.moving import MovingState, Windows, check_values
+from numnorm.backends.cpu.memory.host_arrays import Array, rounded
+from numnorm.backends.cpu.moving.arrays import (
+    in_own_dtype,
+    parts_of,
+    plan_of,
+    statistics_for,
+    statistics_of,
+)
+from numnorm.backends.cpu.moving.missing_steps import as_mask
+from numnorm.backends.cpu.moving.timed_window_kernels import (
+    make_timed_gradients_kernel,
+    make_timed_windows_kernel,
+)
+from numnorm.layouts import MovingLayout, sequences_by
+
+_kernel = functools.cache(make_timed_windows_kernel)
+_gradients_kernel = functools.cache(make_timed_gradients_kernel)
+_NO_MASK = as_mask(np.empty(0, bool))
+
+
+class Results(NamedTuple):
+    """What the kernel stores: y in the dtype that it computes in, and mean and rstd."""
+
+    y: Array
+    mean: Array
+    rstd: Array
+
+
+def timed_forward(
+    x: Array, keep: Array | None, layout: MovingLayout, windows: Windows, out: Any, save: bool
+) -> tuple[Array, Array | None, Array | None]:
+    """Return y and, if `save` is true, mean and rstd of each step; None keeps all steps."""
+    plan = plan_of(x.dtype, layout)
+    anchors = np.full(layout.outer * layout.inner, -1)
+    found = _run(x, keep, layout, windows, anchors, 0, save)
+    y = _given(found.y.reshape(x.shape), x, out)
+    return y, *statistics_of(plan, x, save, found.mean, found.rstd)
+
+
+def _run(
+    x: Array,
+    keep: Array | None,
+    layout: MovingLayout,
+    windows: Windows,
+    anchors: Array,
+    first: int,
+    save: bool,
+) -> Results:
+    """Run the kernel for the windows of the steps from `first` on."""
+    source = _computed(x)
+    found = Results(np.empty_like(source), *statistics_for(x, save))
+    if x.size:
+        mask = _NO_MASK if keep is None else as_mask(keep)
+        shape = layout.outer, layout.steps, layout.inner, first
+        options, parts = (float(windows.mean), float(windows.scale), windows.eps), _parts(layout)
+        arrays = source, mask, *found, _bounds(windows), anchors
+        plan = plan_of(source.dtype, layout)
+        plan.run(_kernel(), (*arrays, shape, options, parts), parts, 2 + 2 * save)
+    return found
+
+
+def timed_backward(
+    dy: Any,
+    x: Array,
+    keep: Array | None,
+    mean: Any,
+    rstd: Any,
+    layout: MovingLayout,
+    windows: Windows,
+    out: Any,
+) -> Array:
+    """Return dx; 0 for what does not count."""
+
+    def dx_of(dy: Array, x: Array, statistics: tuple[Array, Array], out: Any) -> Array:
+        inputs = _computed(dy), _computed(x)
+        dx = np.empty_like(inputs[1])
+        if x.size:
+            mask = _NO_MASK if keep is None else as_mask(keep)
+            shape, parts = (layout.outer, layout.steps, layout.inner), _parts(layout)
+            options = float(windows.mean), float(windows.scale)
+            arrays = *inputs, mask, *statistics, dx
+            plan = plan_of(inputs[1].dtype, layout)
+            given = *arrays, _bounds(windows), shape, options, parts
+            plan.run(_gradients_kernel(), given, parts, 5)
+        return _given(dx.reshape(x.shape), x, out)
+
+    return in_own_dtype(dx_of, dy, x, mean, rstd, out)
+
+
+def timed_step(
+    x: Array,
+    keep: Array | None,
+    state: MovingState | None,
+    layout: MovingLayout,
+    windows: Windows,
+    out: Any,
+) -> tuple[Array, MovingState]:
+    """Return y of the next chunk, and the state after it, without the times.
+
+    The bounds are those of the steps of the state and of the chunk.
+    """
+    axis, channels = layout.axis, layout.outer * layout.inner
+    together, anchors, done = x, np.full(channels, -1), 0
+    if state is not None:
+        before = as_plain_array("state.values", state.values)
+        check_values(before, x, axis)
+        together, done = np.concatenate((before, x), axis=axis), state.steps
+        anchors = np.array(state.anchors)
+        if keep is not None or state.kept is not None:
+            kept = np.ones(before.shape, bool) if state.kept is None else state.kept
+            chunk = np.ones(x.shape, bool) if keep is None else keep
+            keep = np.concatenate((kept, chunk), axis=axis)
+    steps = together.shape[axis]
+    held = steps - layout.steps
+    whole = sequences_by(layout.outer, steps, layout.inner, axis)
+    found = _run(together, keep, whole, windows, anchors, held, False)
+    index = [slice(None)] * axis
+    y = found.y.reshape(together.shape)[(*index, slice(held, None))]
+    first = windows.bounds.later
+    last = (*index, slice(first, None))
+    kept = None if keep is None else keep[last].copy()
+    anchors = np.where(anchors < first, -1, anchors - first)
+    after = MovingState(done + layout.steps, together[last].copy(), kept, None, anchors)
+    return _given(np.ascontiguousarray(y), x, out), after
+
+
+def _computed(x: Array) -> Array:
+    """Return an array, flat, in the dtype in which kernels read and write it."""
+    dtype = x.dtype if x.dtype.itemsize >= 4 else np.dtype(np.float32)
+    return np.ascontiguousarray(x, dtype).reshape(-1)
+
+
+def _given(result: Array, x: Array, out: Any) -> Array:
+    """Return a result as the caller gets it."""
+    if out is not None:
+        check_out(out, x, "x")
+    given: Array = rounded(result, x.dtype, out)
+    return given
+
+
+def _bounds(windows: Windows) -> Array:
+    bounds = windows.bounds
+    return np.concatenate((bounds.starts, bounds.stops), dtype=np.int64)
+
+
+def _parts(layout: MovingLayout) -> int:
+    return parts_of(layout.outer * layout.inner)
