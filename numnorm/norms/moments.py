@@ -149,8 +149,8 @@ class Moments(NamedTuple):
         ----------
         steps : float
             How many steps the statistics count for, all of them as old as the last step before the
-            stream; above 0. Kaldi's ``--global-frames``. Weights of an exponential norm have at most
-            the sum ``1 / alpha``, which is that of statistics that have lasted forever.
+            stream; above 0. Kaldi's ``--global-frames``. The weights of an exponential norm have at
+            most the sum ``1 / alpha``: that of statistics that have lasted forever.
 
         Returns
         -------
@@ -167,8 +167,8 @@ class Moments(NamedTuple):
         Notes
         -----
         A step comes in as it does after `steps` steps of weight 1 with this mean, and this variance
-        in the place of the squares around their means. Without `adjust` any number of steps counts as
-        if it had lasted forever.
+        in the place of the squares around their means. Without `adjust` any number of steps counts
+        as if it had lasted forever.
 
         Examples
         --------
@@ -290,8 +290,8 @@ class GroupMoments(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            If there is no label, if labels are of several types, or if moments are lazy, on a device,
-            or of other channels.
+            If there is no label, if labels are of several types, or if moments are lazy, on a
+            device, or of other channels.
 
         Examples
         --------

@@ -236,8 +236,8 @@ def test_global_frames_of_a_window(frames):
     _, state = numnorm.moving_norm_step(virtual, window, axis=0, with_std=False)
     y, _ = numnorm.moving_norm_step(x, window, state, axis=0, with_std=False)
     np.testing.assert_allclose(y, centered, atol=1e-13)
-    # Frames at one deviation above and below the mean, in turn: where an odd number of them is left,
-    # the mean is off by a deviation / window.
+    # Frames at one deviation above and below the mean, in turn: where an odd number of them is
+    # left, the mean is off by a deviation / window.
     virtual = virtual + known.std() * (-1.0) ** np.arange(frames)[:, None]
     _, state = numnorm.moving_norm_step(virtual, window, axis=0)
     y, _ = numnorm.moving_norm_step(x, window, state, axis=0)
