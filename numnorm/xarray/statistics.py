@@ -20,7 +20,7 @@ LABEL = "label"
 class Moments(numnorm.Moments):
     """`numnorm.Moments` of named channels: arrays of xarray with the coordinates of the channels.
 
-    Attributes
+    Parameters
     ----------
     count : int or DataArray
         The number of values in each channel; an array where some are missing or have weights.
@@ -35,6 +35,9 @@ class Moments(numnorm.Moments):
     >>> moments = numnorm.xarray.batch_moments(x, channel_dim="band")
     >>> float(moments.std().sel(band="g"))
     10.0
+    >>> green = numnorm.xarray.Moments(moments.count, *(a.sel(band="g") for a in moments[1:]))
+    >>> float(green.mean)
+    20.0
     """
 
     __slots__ = ()
@@ -123,7 +126,7 @@ class Moments(numnorm.Moments):
 class GroupMoments(numnorm.GroupMoments):
     """`numnorm.GroupMoments` of named channels: a climatology, the statistics of each month.
 
-    Attributes
+    Parameters
     ----------
     labels : numpy.ndarray
         The labels, sorted, which are a coordinate of the moments, too.
@@ -139,8 +142,11 @@ class GroupMoments(numnorm.GroupMoments):
     >>> climate = numnorm.xarray.batch_moments(x, channel_dim="site", labels=month)
     >>> climate.moments.std().sel(month=2).values
     array([2.])
-    >>> climate.to_dataset().sizes
-    Frozen({'month': 2, 'site': 1})
+    >>> dict(climate.to_dataset().sizes)
+    {'month': 2, 'site': 1}
+    >>> winter = numnorm.xarray.Moments(*(a.sel(month=[1]) for a in climate.moments))
+    >>> 2 in numnorm.xarray.GroupMoments([1], winter)
+    False
     """
 
     __slots__ = ()
