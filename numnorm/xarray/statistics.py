@@ -20,7 +20,7 @@ LABEL = "label"
 class Moments(numnorm.Moments):
     """`numnorm.Moments` of named channels: arrays of xarray with the coordinates of the channels.
 
-    Parameters
+    Attributes
     ----------
     count : int or DataArray
         The number of values in each channel; an array where some are missing or have weights.
@@ -35,9 +35,6 @@ class Moments(numnorm.Moments):
     >>> moments = numnorm.xarray.batch_moments(x, channel_dim="band")
     >>> float(moments.std().sel(band="g"))
     10.0
-    >>> green = numnorm.xarray.Moments(moments.count, *(a.sel(band="g") for a in moments[1:]))
-    >>> float(green.mean)
-    20.0
     """
 
     __slots__ = ()
@@ -126,7 +123,7 @@ class Moments(numnorm.Moments):
 class GroupMoments(numnorm.GroupMoments):
     """`numnorm.GroupMoments` of named channels: a climatology, the statistics of each month.
 
-    Parameters
+    Attributes
     ----------
     labels : numpy.ndarray
         The labels, sorted, which are a coordinate of the moments, too.
@@ -144,9 +141,6 @@ class GroupMoments(numnorm.GroupMoments):
     array([2.])
     >>> dict(climate.to_dataset().sizes)
     {'month': 2, 'site': 1}
-    >>> winter = numnorm.xarray.Moments(*(a.sel(month=[1]) for a in climate.moments))
-    >>> 2 in numnorm.xarray.GroupMoments([1], winter)
-    False
     """
 
     __slots__ = ()
