@@ -9,7 +9,7 @@ import numpy as np
 
 from numnorm import rnn
 
-from .cases import CELLS, Case
+from .cases import CELLS, LABELS, Case
 
 Array = np.ndarray[Any, Any]
 
@@ -40,6 +40,13 @@ class Incomplete(NamedTuple):
 
     x: Array
     keep: Array
+
+
+class Labelled(NamedTuple):
+    """An input, and a label for each of its samples."""
+
+    x: Array
+    labels: Array
 
 
 # For successive cases of the same array; more than one entry could need too much memory.
@@ -100,10 +107,16 @@ def _drawn_incomplete(shape: tuple[int, ...], dtype: str, nan: bool) -> Incomple
     return Incomplete(np.where(keep, x, np.nan).astype(dtype) if nan else x, keep)
 
 
+@lru_cache(maxsize=1)
+def _drawn_labelled(shape: tuple[int, ...], dtype: str) -> Labelled:
+    return Labelled(_drawn(shape, dtype).x, np.arange(shape[0]) // 30 % LABELS)
+
+
 def arrays_of(case: Case) -> Any:
     """Return the `Sequences` of a cell, or the `Arrays` of a norm, in the dtype of `case`.
 
-    For an estimator and a moving norm only x is there; where values are missing, an `Incomplete`.
+    For an estimator and a moving norm only x is there; where values are missing, an `Incomplete`,
+    and of samples with labels a `Labelled`.
     The axis 1 of a norm's array is that of rows and of channels.
     """
     if case.family == "cells":
@@ -114,6 +127,8 @@ def arrays_of(case: Case) -> Any:
         return _drawn_recording(case.shape, case.dtype)
     if case.family == "missing":
         return _drawn_incomplete(case.shape, case.dtype, case.norm != "rows_where")
+    if case.family == "labels":
+        return _drawn_labelled(case.shape, case.dtype)
     return _drawn(case.shape, case.dtype)
 
 

@@ -52,6 +52,12 @@ FADING = [(600, 80), (50_000, 22), (1_000_000, 1)]
 TIME_LAST = [(22, 50_000), (512, 10_000)]
 # Samples and features of which some are missing.
 INCOMPLETE = [(1024, 768), (4096, 1024)]
+# Samples and features of a few labels in turn, such as days and grid points: a climatology.
+LABELLED = [
+    *((365, 64_800), (3650, 2592), (7300, 100), (36_500, 300), (1000, 20)),
+    *((100_000, 64), (1_000_000, 8), (50_000, 512)),
+]
+QUICK_LABELLED = [(1000, 20), (7300, 100)]
 
 # The number of groups in Wu and He (2018).
 GROUPS = 32
@@ -71,6 +77,9 @@ ALPHA = 1e-3
 LEAST = 1e-4
 # No gain, no bias, no epsilon: rows and columns with NaN left out, and rows under a mask.
 MISSING = ("rows_nan", "columns_nan", "rows_where")
+# The means and the deviations of each label, and the samples normalized by those of their label.
+BY_LABEL = ("labels_statistics", "labels_norm")
+LABELS = 12
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,8 @@ class Case:
     norm : str
         A norm of numnorm, ``"batch_norm_inference"``, or ``"standardize"``: a layer norm without
         gain, bias and epsilon, as `zscore` and `scale` compute it. Or one of `CELLS`, or one of
-        `ESTIMATORS`, which are fitted and transform the same array, or of `MOVING` or `MISSING`.
+        `ESTIMATORS`, which are fitted and transform the same array, or of `MOVING`, `MISSING` or
+        `BY_LABEL`.
     direction : {"forward", "backward", "forward and backward"}
         Only the output; all gradients, from the saved results of the forward pass; or, for cells,
         all gradients including the forward pass.
@@ -108,6 +118,7 @@ class Case:
     def family(self) -> str:
         """The family of comparable cases."""
         families = {"estimators": ESTIMATORS, "moving": MOVING, "missing": MISSING}
+        families["labels"] = BY_LABEL
         for family, norms in families.items():
             if self.norm in norms:
                 return family
@@ -146,7 +157,8 @@ def all_cases(quick: bool = False) -> list[Case]:
     cells = _cells(QUICK_SEQUENCES if quick else SEQUENCES)
     estimators = _estimators(QUICK_SPECTRA if quick else SPECTRA)
     incomplete = INCOMPLETE[:1] if quick else INCOMPLETE
-    return [*norms, *cells, *estimators, *_moving(quick), *_missing(incomplete)]
+    by_label = _by_label(QUICK_LABELLED if quick else LABELLED)
+    return [*norms, *cells, *estimators, *_moving(quick), *_missing(incomplete), *by_label]
 
 
 def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -> Iterator[Case]:
@@ -214,4 +226,11 @@ def _missing(shapes: list[tuple[int, ...]]) -> Iterator[Case]:
     for norm in MISSING:
         for shape in shapes:
             for dtype in ("float32", "float64"):
+                yield Case(norm, "forward", shape, dtype)
+
+
+def _by_label(shapes: list[tuple[int, ...]]) -> Iterator[Case]:
+    for shape in shapes:
+        for dtype in ("float32", "float64"):
+            for norm in BY_LABEL:
                 yield Case(norm, "forward", shape, dtype)

@@ -44,6 +44,11 @@ difference of cumulative sums. Full windows are compared with the definition.
 Of incomplete data a tenth is missing: NaN (`rows_nan`, `columns_nan`) or under a mask
 (`rows_where`). There is no gain, no bias and no epsilon.
 
+The cases of labels are samples × features with one of 12 labels for each sample, such as months:
+`labels_statistics` are the mean and the deviation of each label, `labels_norm` the samples
+normalized by those of their label. There is no epsilon. xarray's `groupby` goes without flox, which
+has its own column.
+
 The last tables are of compiled code, with ratios to their first column: numnorm.jax under
 `jax.jit` beside the definitions in JAX, and numnorm in a function of Numba beside plain loops in
 three passes, both with one thread.

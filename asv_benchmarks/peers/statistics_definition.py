@@ -1,4 +1,4 @@
-"""Moving norms, and norms of incomplete data, by their definitions in extended precision.
+"""Statistics by their definitions in extended precision: moving, of incomplete data, of labels.
 
 Only some steps, rows or columns are compared: extended precision takes long, in every process.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import Array
-from .cases import ALPHA, LEAST, MISSING, Case
+from .cases import ALPHA, BY_LABEL, LEAST, MISSING, Case
 
 # The windows that are compared, from the first full one to the last step.
 WINDOWS = 8
@@ -18,7 +18,7 @@ WINDOWS = 8
 # there: exp(-ALPHA * FADED) is 1e-26.
 LAST = 1000
 FADED = 60_000
-# The rows or columns that are compared where values are missing.
+# The rows or columns that are compared where values are missing, and the columns with labels.
 LINES = 64
 
 
@@ -26,6 +26,8 @@ def result(case: Case, arrays: Any) -> Array:
     """Return what `checked` leaves of a result."""
     if case.norm in MISSING:
         return _incomplete(case, _lines(case, arrays.x), _lines(case, arrays.keep))
+    if case.norm in BY_LABEL:
+        return _by_label(case, arrays.x[:, :LINES], arrays.labels)
     x = arrays.x if case.axis == 0 else arrays.x.T
     if case.window:
         return windows(x, case.window, _steps(case, len(x)))
@@ -36,6 +38,8 @@ def checked(case: Case, arrays: Any, y: Array) -> Array:
     """Return the part of a result, time first, that the definition has."""
     if case.norm in MISSING:
         return _lines(case, np.where(arrays.keep, y, 0))
+    if case.norm in BY_LABEL:
+        return y[..., :LINES]
     y = y.reshape(case.shape)
     y = y if case.axis == 0 else y.T
     return y[_steps(case, len(y)) if case.window else slice(-LAST, None)]
@@ -86,3 +90,14 @@ def _incomplete(case: Case, x: Array, keep: Array) -> Array:
     values = x.astype(np.longdouble)
     y = (values - values.mean(**options)) / values.std(**options)
     return np.where(keep, y, 0)
+
+
+def _by_label(case: Case, x: Array, labels: Array) -> Array:
+    kinds = np.unique(labels)
+    parts = [x[labels == kind].astype(np.longdouble) for kind in kinds]
+    mean = np.stack([part.mean(axis=0) for part in parts])
+    deviation = np.stack([part.std(axis=0) for part in parts])
+    if case.norm == "labels_statistics":
+        return np.stack([mean, deviation])
+    rows = np.searchsorted(kinds, labels)
+    return (x - mean[rows]) / deviation[rows]

@@ -188,6 +188,8 @@ def checked_labels(labels: Any) -> Any:
         label = array.flat[missing.argmax()]
         raise ValueError(f"labels must have a label for each sample, got {label}")
     is_text_of_list = isinstance(labels, list | tuple) and array.dtype.kind in "US"
+    if array.dtype.kind == "T":  # as Zarr reads strings
+        return np.array(array.tolist())
     if array.dtype != object and not is_text_of_list:
         return array
     # NumPy makes the list [1, "1"] an array of strings.

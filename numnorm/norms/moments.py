@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from sys import modules
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from numnorm.arguments import check_integer, check_shape
+from numnorm.arguments import check_integer, check_number, check_shape
 from numnorm.array_likes import any_lazy, as_plain_array, is_on_device, lazy_twin
-from numnorm.array_types import Integer
+from numnorm.array_types import Integer, Number
 from numnorm.backends import backend_for
+from numnorm.backends.contract.moving import ExponentialState
 
 
 class Moments(NamedTuple):
@@ -137,6 +140,62 @@ class Moments(NamedTuple):
         """
         return self._divided("std", ddof)
 
+    def prior(self, steps: Number) -> ExponentialState:
+        """Return the state of a stream in which these statistics stand for its first steps.
+
+        `exponential_norm_step` then begins with them, and they fade as steps do.
+
+        Parameters
+        ----------
+        steps : float
+            How many steps the statistics count for, all of them as old as the last step before the
+            stream; above 0. Kaldi's ``--global-frames``. The weights of an exponential norm have at
+            most the sum ``1 / alpha``: that of statistics that have lasted forever.
+
+        Returns
+        -------
+        ExponentialState
+            Its arrays have the shape of the moments, which must be that of a step of the stream. A
+            channel without values has no prior.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the moments are lazy or on a device, or are those of no values, or if `steps` is not
+            above 0.
+
+        Notes
+        -----
+        A step comes in as it does after `steps` steps of weight 1 with this mean, and this variance
+        in the place of the squares around their means. Without `adjust` any number of steps counts
+        as if it had lasted forever.
+
+        Examples
+        --------
+        >>> import numnorm
+        >>> known = numnorm.batch_moments([[1.0], [3.0]])
+        >>> y, state = numnorm.exponential_norm_step([[5.0]], 0.5, known.prior(2), axis=0)
+        >>> y.round(3), state.mean
+        (array([[1.177]]), array([3.5]))
+        """
+        weight: Any = check_number("steps", steps, least=0.0)
+        if weight == 0.0:
+            raise ValueError("steps must be above 0, got 0")
+        if any_lazy(*self) or is_on_device(self.mean):
+            raise TypeError("moments must be in the memory of the host for a prior")
+        if not has_counts(self) and self.count == 0:
+            raise ValueError("moments must be those of at least 1 value for a prior, got 0")
+        mean = as_plain_array("mean", self.mean).astype(np.float64)
+        count, variance = self.count, as_plain_array("var", self.var())
+        if has_counts(self):
+            seen = as_plain_array("count", count) > 0.0
+            if not seen.all():
+                weight = np.where(seen, weight, 0.0)
+                mean, variance = np.where(seen, mean, np.nan), np.where(seen, variance, 0.0)
+        lost = self.mean_lo
+        lost = np.zeros_like(mean) if lost is None else as_plain_array("mean_lo", lost)
+        return ExponentialState(weight, mean, lost.astype(np.float64), variance)
+
     def _divided(self, method: str, ddof: Any) -> Any:
         """Return the variance of each channel, or its root."""
         backend: Any
@@ -215,6 +274,80 @@ class GroupMoments(NamedTuple):
     labels: Any
     moments: Moments
 
+    @classmethod
+    def from_moments(cls, moments: Mapping[Any, Moments]) -> Self:
+        """Return the moments of labels that were gathered one by one.
+
+        Parameters
+        ----------
+        moments : mapping
+            The `Moments` of each label, of the same channels, in memory.
+
+        Returns
+        -------
+        GroupMoments
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no label, if labels are of several types, or if moments are lazy, on a
+            device, or of other channels.
+
+        Examples
+        --------
+        Sequences of any lengths, of which none is copied:
+
+        >>> import numnorm
+        >>> speakers = {}
+        >>> for name, frames in (("b", [[1.0], [3.0]]), ("a", [[5.0]]), ("b", [[2.0]])):
+        ...     speakers[name] = numnorm.batch_moments(frames, after=speakers.get(name))
+        >>> numnorm.GroupMoments.from_moments(speakers).moments.mean.tolist()
+        [[5.0], [2.0]]
+        """
+        if not moments:
+            raise ValueError("moments must have at least 1 label, got 0")
+        kinds = sorted({type(label).__name__ for label in moments})
+        if len(kinds) > 1:
+            raise TypeError(f"moments must have labels of one type, got {' and '.join(kinds)}")
+        labels = sorted(moments)
+        channels = tuple(np.shape(moments[labels[0]].mean))
+        rows: dict[str, list[Any]] = {field: [] for field in Moments._fields}
+        for label in labels:
+            own = moments[label]
+            check_moments("moments", own, channels, "the channels")
+            if any_lazy(*own) or is_on_device(own.mean):
+                raise TypeError("moments must be in the memory of the host")
+            for field, row in rows.items():
+                value = getattr(own, field)
+                value = 0.0 if value is None else as_plain_array(field, value)
+                row.append(np.broadcast_to(value, channels))
+        fields = {name: np.stack(row).astype(np.float64) for name, row in rows.items()}
+        return cls(np.array(labels), Moments(**fields))
+
+    def total(self) -> Moments:
+        """Return the moments of all samples, whatever their labels.
+
+        Returns
+        -------
+        Moments
+            With a count for each channel.
+
+        Raises
+        ------
+        ValueError
+            If there is no label.
+
+        Examples
+        --------
+        >>> import numnorm
+        >>> numnorm.batch_moments([[1.0], [5.0], [3.0]], labels=["b", "a", "b"]).total().mean
+        array([3.])
+        """
+        if not len(self.labels):
+            raise ValueError("there must be at least 1 label for the moments of all, got 0")
+        rows = range(len(self.labels))
+        return functools.reduce(Moments.merge, map(self._moments_of, rows))
+
     def __contains__(self, label: object) -> bool:
         return self._row(label) is not None
 
@@ -225,6 +358,10 @@ class GroupMoments(NamedTuple):
         row = self._row(label)
         if row is None:
             raise KeyError(label)
+        return self._moments_of(row)
+
+    def _moments_of(self, row: Any) -> Moments:
+        """Return the moments of a label by its row."""
         return Moments(*(field[row] for field in self.moments))
 
     def _row(self, label: Any) -> Any:

@@ -13,8 +13,9 @@ except ImportError as error:
 from numnorm.norms.declared import SPECS
 from numnorm.xarray.moments import batch_moments
 from numnorm.xarray.norms import by_names
+from numnorm.xarray.statistics import GroupMoments, Moments
 
-__all__ = ["batch_moments", *(spec.name for spec in SPECS)]
+__all__ = ["GroupMoments", "Moments", "batch_moments", *(spec.name for spec in SPECS)]
 __all__.sort()
 
 globals().update({spec.name: by_names(spec, __name__) for spec in SPECS})

@@ -7,8 +7,12 @@ from numnorm.norms.moments import GroupMoments
 from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 from numnorm.xarray.moments import batch_moments as batch_moments
 from numnorm.xarray.named_dims import Dims, Labelled
+from numnorm.xarray.statistics import GroupMoments as GroupMoments
+from numnorm.xarray.statistics import Moments as Moments
 
 __all__ = [
+    "GroupMoments",
+    "Moments",
     "ada_norm",
     "batch_moments",
     "batch_norm",
@@ -59,7 +63,7 @@ def batch_norm(
     nan_policy: NanPolicy = "propagate",
     fill: Number | None = None,
     labels: Any = None,
-    statistics: GroupMoments | None = None,
+    statistics: Any = None,
     keep_attrs: bool = True,
 ) -> Labelled: ...
 def emsc(

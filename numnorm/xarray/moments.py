@@ -19,6 +19,16 @@ from numnorm.xarray.named_dims import (
     with_axes_of,
     with_channels,
 )
+from numnorm.xarray.statistics import (
+    LABEL,
+    GroupMoments,
+    Moments,
+    channels_of,
+    named_groups,
+    named_moments,
+    plain_groups,
+    plain_moments,
+)
 
 
 @overload
@@ -30,7 +40,7 @@ def batch_moments(
     where: Any = ...,
     weights: Any = ...,
     nan_policy: NanPolicy = ...,
-) -> numnorm.Moments: ...
+) -> Moments: ...
 
 
 @overload
@@ -43,7 +53,7 @@ def batch_moments(
     where: Any = ...,
     weights: Any = ...,
     nan_policy: NanPolicy = ...,
-) -> numnorm.GroupMoments: ...
+) -> GroupMoments: ...
 
 
 def batch_moments(
@@ -70,13 +80,15 @@ def batch_moments(
     where, weights, nan_policy
         As for `layer_norm`.
     labels : DataArray or array_like, optional
-        As for `batch_norm`.
+        As for `batch_norm`. The name of a DataArray, such as the "month" of ``x.time.dt.month``,
+        becomes the dimension of the labels, or else "label".
 
     Returns
     -------
     Moments or GroupMoments
-        The moments of x; with labels, those of each label. Their arrays are of NumPy and have the
-        axes of `channel_dim`, in the order in which they are named: `batch_norm` takes them.
+        The moments of x; with labels, those of each label, along the first dimension. Their fields
+        are DataArrays in memory with the dimensions `channel_dim`, in the order in which they are
+        named, and their coordinates: `batch_norm` takes them, and xarray saves their `to_dataset`.
 
     Raises
     ------
@@ -89,8 +101,8 @@ def batch_moments(
     >>> import numnorm.xarray
     >>> x = xr.DataArray([[1.0, 10.0], [3.0, 30.0]], dims=("sample", "band"))
     >>> moments = numnorm.xarray.batch_moments(x.chunk(sample=1), channel_dim="band")
-    >>> moments.count, moments.mean, moments.var()
-    (2, array([ 2., 20.]), array([  1., 100.]))
+    >>> moments.count, moments.mean.values, moments.var().sel(band=1).item()
+    (2, array([ 2., 20.]), 100.0)
     """
     channels = names_of("channel_dim", channel_dim)
     if not channels:
@@ -98,14 +110,16 @@ def batch_moments(
     if not isinstance(x, xr.DataArray):
         raise TypeError(f"x must be a DataArray, got an object of type {type(x).__name__}")
     check_dims(x, channels)
-    order = x.dims
+    order, label = x.dims, getattr(labels, "name", None) or LABEL
     if labels is not None:
         order, labels = samples_and_labels(labels, x, channels)
     x = x.transpose(*order)
     # In numnorm the channels have the order of x.
     own = tuple(name for name in order if name in channels)
     axes = tuple(order.index(name) for name in own)
-    after = _transposed(after, [channels.index(name) for name in own])
+    of_channels = channels_of(x, channels)
+    plain = plain_groups if isinstance(after, numnorm.GroupMoments) else plain_moments
+    after = _transposed(plain("after", after, of_channels), [channels.index(name) for name in own])
     of_elements = {
         name: with_axes_of(x, parameter(name, value, x, x.dims))
         for name, value in (("where", where), ("weights", weights))
@@ -119,7 +133,10 @@ def batch_moments(
         labels=labels,
         **of_elements,
     )
-    return _transposed(_computed(total), [own.index(name) for name in channels])
+    total = _transposed(_computed(total), [own.index(name) for name in channels])
+    if isinstance(total, numnorm.GroupMoments):
+        return named_groups(total, of_channels, label)
+    return named_moments(total, of_channels)
 
 
 def _transposed(moments: Any, order: list[int]) -> Any:

@@ -92,13 +92,23 @@ def _of_dims(name: str, value: xr.Variable | xr.DataArray, x: xr.DataArray) -> x
             )
     if isinstance(value, xr.Variable):
         return value
+    return with_coordinates(name, value, x).variable
+
+
+def with_coordinates(
+    name: str, value: xr.DataArray, x: xr.DataArray, others: Names = ()
+) -> xr.DataArray:
+    """Return an array; raise unless it has dimensions of x, or others, and the labels of x."""
+    for dim in value.dims:
+        if dim not in x.dims and dim not in others:
+            raise ValueError(f"{name} must have dimensions of x, {x.dims}, got {dim!r}")
     try:
-        xr.align(x, value, join="exact", copy=False)
+        xr.align(x, value, join="exact", copy=False, exclude=others)
     except ValueError as error:
         raise ValueError(
             f"{name} must have the labels of x along {value.dims}: use .reindex_like(x)"
         ) from error
-    return value.variable
+    return value
 
 
 def with_axes_of(x: xr.DataArray, array: xr.Variable) -> Any:

@@ -35,6 +35,7 @@ from numnorm.xarray.named_dims import (
     with_axes_of,
     with_channels,
 )
+from numnorm.xarray.statistics import channels_of, plain_groups
 
 OF_ELEMENTS = ("where", "weights")
 """The keywords with a value for each element of x."""
@@ -81,7 +82,7 @@ _TEXTS = {
     dimension of x that is not in `channel_dim`. Lazy labels are computed by the call.""",
     "statistics": """ : GroupMoments, optional
     With `labels`: statistics of labels as `batch_moments` returned them, in the place of those
-    of x.""",
+    of x; they have the same coordinates along the channels.""",
     "times": """ : hashable, DataArray or array_like, optional
     The times of the steps: the name of a coordinate along `dim`, or its values.""",
     "keep_attrs": """ : bool, default True
@@ -148,7 +149,15 @@ def _joined(options: str, naming: str) -> str:
 
 
 def _parameters(spec: NormSpec) -> Iterator[Parameter]:
-    arrays = {*spec.parameters, *spec.constants, *spec.updates, *OF_ELEMENTS, "labels", "times"}
+    arrays = {
+        *spec.parameters,
+        *spec.constants,
+        *spec.updates,
+        *OF_ELEMENTS,
+        "labels",
+        "statistics",
+        "times",
+    }
     several = spec.family in ("rows", "channels")
     for name, own in parameters_of(spec.function).items():
         if name == "x":
@@ -248,7 +257,9 @@ def _of_array(
         order, options["labels"] = samples_and_labels(options["labels"], x, dims.axis)
     if options.get("statistics") is not None:
         places = [dims.axis.index(name) for name in order if name in dims.axis]
-        options["statistics"] = with_channels(options["statistics"], places)
+        channels = channels_of(x, dims.axis)
+        statistics = plain_groups("statistics", options["statistics"], channels)
+        options["statistics"] = with_channels(statistics, places)
     if dims.samples is not None:
         order = dims.samples + tuple(name for name in x.dims if name not in dims.samples)
         merged = len(dims.samples)

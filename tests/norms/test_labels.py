@@ -17,6 +17,7 @@ LABELS = {
     "strings": NAMES,
     "array": np.array(NAMES),
     "objects": np.array(NAMES, object),
+    "strings of any length": np.array(NAMES, np.dtypes.StringDType()),
     "series": pandas.Series(NAMES),
     "index": pandas.Index(NAMES),
     "categories": pandas.Series(NAMES, dtype="category"),

@@ -217,6 +217,24 @@ def test_statistics_are_what_the_definition_says(library, norm, monkeypatch):
         assert not error <= allowed  # as the worker says it: NaN is wrong
 
 
+@pytest.mark.parametrize("norm", ["labels_statistics", "labels_norm"])
+@pytest.mark.parametrize("library", ["numnorm", "numpy", "pandas", "xarray", "flox", "scipy"])
+def test_statistics_of_labels_are_what_the_definition_says(library, norm, monkeypatch):
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    arrays, cases, definition, libraries = (
+        importlib.import_module(f"peers.{name}")
+        for name in ("arrays", "cases", "definition", "libraries")
+    )
+    case = cases.Case(norm, "forward", (400, 3))
+    call = libraries.load(library).call_of(case, arrays.arrays_of(case))
+    if call is None:
+        assert library == "scipy"
+        return
+    ((error, allowed),) = definition.errors_of(case, call.arrays(call.run()))
+    assert error <= allowed
+
+
 CELL_LIBRARIES = [
     ("numnorm", "lstm"),
     ("numnorm", "ln_lstm"),
@@ -264,7 +282,7 @@ def test_norms_and_cells_can_be_chosen(quick, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     cases = importlib.import_module("peers.cases")
     every = cases.all_cases(quick)
-    names = ("norms", "cells", "estimators", "moving", "missing")
+    names = ("norms", "cells", "estimators", "moving", "missing", "labels")
     families = [{c for c in every if only in c.name} for only in names]
     assert all(families)
     assert sum(map(len, families)) == len(set(every)) == len(set().union(*families))

@@ -34,7 +34,7 @@ FUNCTIONS = [name for name in numnorm.__all__ if inspect.isroutine(getattr(numno
 # Those that make functions for kernels of the user's own.
 MAKERS = [f"cuda.{name}" for name in numnorm.cuda.__all__ if name.endswith("_row")]
 # The same norms for other libraries.
-WRAPPERS = [f"xarray.{name}" for name in numnorm.xarray.__all__]
+WRAPPERS = [f"xarray.{n}" for n in numnorm.xarray.__all__ if n.islower()]
 WRAPPERS += [f"autograd.{name}" for name in numnorm.autograd.__all__]
 # With the library that each needs.
 PUBLIC_MODULES = dict.fromkeys(["numnorm", "numnorm.cuda", "numnorm.rnn"], "numpy")

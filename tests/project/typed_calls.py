@@ -82,7 +82,7 @@ def labelled(array: xr.DataArray, dataset: xr.Dataset, x: F32) -> None:
     numnorm.xarray.layer_norm(x, dim="time")  # error
     numnorm.xarray.layer_norm(array, dim="time", axis=0)  # error
     assert_type(numnorm.xarray.group_norm(array, groups=2, channel_dim="c", dim=()), xr.DataArray)
-    assert_type(numnorm.xarray.batch_moments(array, channel_dim="c"), numnorm.Moments)
+    assert_type(numnorm.xarray.batch_moments(array, channel_dim="c"), numnorm.xarray.Moments)
 
 
 def differentiable(x: F32, n: npt.NDArray[np.int64]) -> None:

@@ -43,7 +43,9 @@ def test_batch_norm_and_moments(case, keywords, lazy):
     of_numpy = numnorm.batch_moments(X.transpose(*dims).values, **plain)
     np.testing.assert_array_equal(moments.labels, of_numpy.labels)
     for found, expected in zip(moments.moments, of_numpy.moments, strict=True):
-        assert type(found) is np.ndarray
+        label, channel = case.split()
+        assert type(found) is xr.DataArray and type(found.data) is np.ndarray
+        assert found.dims == (label, channel)
         # Sums of blocks in other orders.
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
     for more in ({}, {"statistics": of_numpy}):

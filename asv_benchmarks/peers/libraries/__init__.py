@@ -16,6 +16,7 @@ from ..arrays import Array
 FLOOR = "copyto"
 # In the folder `statistics`.
 STATISTICS = ("pandas", "bottleneck", "numbagg", "torchaudio", "braindecode", "numpy_ma")
+STATISTICS += ("xarray", "flox")
 LIBRARIES = (
     *("numnorm", "torch", "torch_nn", "onnxruntime", "jax", "scipy", "sklearn", "numpy"),
     "chemotools",
@@ -29,7 +30,7 @@ COMPILED = {"numnorm_jax": "jax", "njit": "njit_loop"}
 APART = ("numnorm_jax", "njit", "njit_loop")
 # The unit of numnorm's times, for each family.
 YARDSTICKS = {"norms": FLOOR, "cells": "torch_nn", "estimators": FLOOR}
-YARDSTICKS |= {"moving": FLOOR, "missing": FLOOR}
+YARDSTICKS |= {"moving": FLOOR, "missing": FLOOR, "labels": FLOOR}
 
 
 class Call(NamedTuple):

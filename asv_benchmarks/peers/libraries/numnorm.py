@@ -7,11 +7,12 @@ from types import ModuleType
 from typing import Any
 
 import numba
+import numpy as np
 
 import numnorm
 from numnorm import rnn
 
-from ..arrays import Arrays, Sequences
+from ..arrays import Array, Arrays, Labelled, Sequences
 from ..cases import ALPHA, CELLS, GROUPS, Case
 from . import Call
 
@@ -26,6 +27,8 @@ def call_of(case: Case, arrays: Any) -> Call:
         return _cell(case, arrays)
     if case.family in ("moving", "missing"):
         return Call(_statistics(case, arrays), lambda y: [y])
+    if case.family == "labels":
+        return Call(partial(_by_label, case, arrays), lambda y: [y])
     if case.family == "estimators":
         from numnorm import sklearn
 
@@ -81,6 +84,13 @@ def _statistics(case: Case, arrays: Any) -> Any:
         return partial(numnorm.layer_norm, arrays.x, eps=0.0, where=arrays.keep)
     norm = numnorm.layer_norm if case.norm == "rows_nan" else numnorm.batch_norm
     return partial(norm, arrays.x, eps=0.0, nan_policy="omit")
+
+
+def _by_label(case: Case, arrays: Labelled) -> Array:
+    if case.norm == "labels_norm":
+        return numnorm.batch_norm(arrays.x, labels=arrays.labels, eps=0.0)
+    moments = numnorm.batch_moments(arrays.x, labels=arrays.labels).moments
+    return np.stack([moments.mean, moments.std()])
 
 
 def _options(case: Case) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import estimator_definition
-from ..arrays import Array, Arrays, Incomplete
+from ..arrays import Array, Arrays, Incomplete, Labelled
 from ..cases import EPS, Case
 from ..definition import backward, forward
 from . import Call
@@ -26,6 +26,8 @@ def call_of(case: Case, arrays: Any) -> Call | None:
         return None
     if case.family == "missing":
         return Call(partial(_missing, case, arrays), lambda y: [y])
+    if case.family == "labels":
+        return Call(partial(_by_label, case, arrays), lambda y: [y])
     if case.family == "moving":
         return _windows(case, arrays.x) if case.window else None
     if case.family == "estimators":
@@ -70,6 +72,20 @@ def _missing(case: Case, arrays: Incomplete) -> Array:
         options["where"] = arrays.keep
         return (x - x.mean(**options)) / x.std(**options)
     return (x - np.nanmean(x, **options)) / np.nanstd(x, **options)
+
+
+def _by_label(case: Case, arrays: Labelled) -> Array:
+    x, labels = arrays
+    kinds = np.unique(labels)
+    if case.norm == "labels_statistics":
+        parts = [x[labels == kind] for kind in kinds]
+        return np.stack([[p.mean(axis=0) for p in parts], [p.std(axis=0) for p in parts]])
+    y = np.empty_like(x)
+    for kind in kinds:
+        own = labels == kind
+        part = x[own]
+        y[own] = (part - part.mean(axis=0)) / part.std(axis=0)
+    return y
 
 
 def _windows(case: Case, x: Array) -> Call:

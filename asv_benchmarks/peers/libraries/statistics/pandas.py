@@ -1,4 +1,4 @@
-"""pandas: `rolling` and `ewm` of data frames, and statistics that leave NaN out."""
+"""pandas: `rolling`, `ewm` and `groupby` of data frames, and statistics that leave NaN out."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def call_of(case: Case, arrays: Any) -> Call | None:
     if case.family == "moving":
         frame = pd.DataFrame(arrays.x if case.axis == 0 else arrays.x.T)
         function = partial(_windows, frame, case.window) if case.window else partial(_fading, frame)
+    elif case.family == "labels":
+        groups = pd.DataFrame(arrays.x).groupby(arrays.labels)
+        statistics = case.norm == "labels_statistics"
+        function = partial(_of_groups if statistics else _by_group, groups)
+        return Call(function, lambda y: [y if statistics else y.to_numpy()])
     elif case.norm == "columns_nan":
         function = partial(_columns, pd.DataFrame(arrays.x))
     else:
@@ -44,3 +49,11 @@ def _fading(frame: Any) -> Any:
 
 def _columns(frame: Any) -> Any:
     return (frame - frame.mean()) / frame.std(ddof=0)
+
+
+def _of_groups(groups: Any) -> Any:
+    return np.stack([groups.mean(), groups.std(ddof=0)])
+
+
+def _by_group(groups: Any) -> Any:
+    return (groups.obj - groups.transform("mean")) / groups.transform("std", ddof=0)
