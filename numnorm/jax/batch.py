@@ -25,7 +25,7 @@ from numnorm.jax.rows import compute_dtype, mapped, once
 from numnorm.jax.targets import call, call_python, target_of, varying_like
 from numnorm.layouts import column_layout, normalized_axes
 from numnorm.norms.axes import merged_shape
-from numnorm.norms.batch import SPEC, bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.batch import SPEC
 from numnorm.norms.labels import (
     axis_of_samples,
     check_no_running,
@@ -34,6 +34,7 @@ from numnorm.norms.labels import (
     stored_statistics,
 )
 from numnorm.norms.moments import GroupMoments
+from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.spec import taken_counting
 
 
