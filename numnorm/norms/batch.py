@@ -13,12 +13,9 @@ import numpy as np
 
 from numnorm.arguments import (
     Axis,
-    brief,
-    check_choice,
     check_eps,
     check_flag,
     check_integer,
-    check_number,
     check_shape,
     result_dtype,
 )

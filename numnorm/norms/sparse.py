@@ -79,7 +79,9 @@ def sparse_moments(arguments: dict[str, Any]) -> Any:
 def _check_columns(x: Any, channel_axis: Any) -> None:
     """Raise unless x has a format, a dtype and channels that the kernels take."""
     if x.format not in ("csr", "csc"):
-        raise TypeError(f"x must be CSR or CSC if it is sparse, got {x.format.upper()}: use .tocsr()")
+        raise TypeError(
+            f"x must be CSR or CSC if it is sparse, got {x.format.upper()}: use .tocsr()"
+        )
     if x.ndim != 2:
         raise ValueError(f"x must have 2 axes if it is sparse, got {x.ndim}")
     result_dtype("x", x.dtype)  # raises for complex and longer numbers
@@ -116,16 +118,19 @@ def _moments(
 ) -> tuple[Any, Any, Any, Any]:
     """Return count, mean, m2 and mean_lo of each column, or of each group and column."""
     backend: Any = backend_of(np.ndarray)
-    samples = Samples(weights, _codes(codes), groups or 1, omit)
+    own = np.empty(0) if weights is None else weights
+    samples = Samples(own, _codes(codes), groups or 1, omit)
     count, mean, m2, mean_lo = backend.sparse_moments(_stored(_summed(x)), samples)
     if groups is not None:
         return count, mean, m2, mean_lo
-    whole = weights is None and not omit
-    return x.shape[0] if whole else count[0], mean[0], m2[0], mean_lo[0]
+    if weights is None and not omit:  # an x without elements has no values, as a dense one
+        return x.shape[0] if x.shape[1] else 0, mean[0], m2[0], mean_lo[0]
+    return count[0], mean[0], m2[0], mean_lo[0]
 
 
 def _codes(codes: Any) -> Any:
-    return None if codes is None else np.ascontiguousarray(codes, np.int64)
+    """Return codes as kernels take them; none are an empty array."""
+    return np.ascontiguousarray([] if codes is None else codes, np.int64)
 
 
 def _summed(x: Any) -> Any:
@@ -138,7 +143,8 @@ def _summed(x: Any) -> Any:
 
 def _stored(x: Any) -> Stored:
     """Return what kernels take of a matrix."""
-    arrays = (_plain(array) for array in (x.data, x.indices, x.indptr))
+    values = x.data.astype(result_dtype("x", x.dtype), copy=False)
+    arrays = (_plain(array) for array in (values, x.indices, x.indptr))
     return Stored(*arrays, tuple(x.shape), x.format == "csc")
 
 
@@ -279,8 +285,8 @@ def _of_counts(count: Any, mean: Any, m2: Any) -> tuple[Any, Any]:
     """Return mean and variance, NaN where nothing counts."""
     with np.errstate(all="ignore"):
         variance = m2 / np.where(count > 0.0, count, np.nan)
-    # 0 would mean a constant column.
-    variance = np.where((m2 > 0.0) & (variance == 0.0), np.nextafter(0.0, 1.0), variance)
+        # 0 would mean a constant column.
+        variance = np.where((m2 > 0.0) & (variance == 0.0), np.nextafter(0.0, 1.0), variance)
     return np.where(count > 0.0, mean, np.nan), variance
 
 

@@ -52,6 +52,8 @@ def batch_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: Number = 1e-05,
+    center: bool = True,
+    clip: Number | None = None,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",

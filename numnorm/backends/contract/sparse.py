@@ -8,8 +8,8 @@ class Stored(NamedTuple):
 
     Attributes
     ----------
-    values : array
-        The stored values, of any real dtype.
+    values : array of float32 or float64
+        The stored values.
     indices : array of int32 or int64
         The column of each value; in compressed columns its row.
     ends : array of int32 or int64
@@ -37,10 +37,10 @@ class Samples(NamedTuple):
 
     Attributes
     ----------
-    weights : array of float64 or None
-        The weight of each row, at least 0.
-    codes : array of int64 or None
-        The group of each row, from 0 on.
+    weights : array of float64
+        The weight of each row, at least 0; empty for weights of 1.
+    codes : array of int64
+        The group of each row, from 0 on; empty for one group.
     groups : int
         The number of groups.
     omit : bool

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.sparse import Samples, Stored
-from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.moments import Counted, merge_counted
 from numnorm.backends.cpu.columns.moments_kernels import SMALLEST_M2
 from numnorm.backends.cpu.compiler.parallel import row_parts, run, summed_parts
@@ -28,6 +27,8 @@ _FAR_FROM_ZERO, _FAR_FROM_FIRST = 4.0, 16.0
 # Squares with a smaller mean may have lost digits.
 _LEAST_SQUARE = 1e-290
 
+_NO_PIVOTS = np.empty(0)
+
 _sums_across, _sums_along = functools.cache(make_sums_across), functools.cache(make_sums_along)
 _plain_sums_along = functools.cache(make_plain_sums_along)
 _first_across, _first_along = functools.cache(make_first_across), functools.cache(make_first_along)
@@ -42,7 +43,7 @@ def sparse_moments(x: Stored, samples: Samples) -> Counted:
     """
     shape = samples.groups, x.shape[1]
     with np.errstate(all="ignore"):
-        sums = _sums(x, samples, None)
+        sums = _sums(x, samples, _NO_PIVOTS)
         stored, missing = sums[..., 0], sums[..., 3]
         total = _weights_of_groups(x, samples)[:, None] - missing
         divisor = np.where(total > 0.0, total, 1.0)
@@ -94,8 +95,8 @@ def _has_zeros(x: Stored, samples: Samples, sums: Array) -> Array:
 
     Sums of weights are rounded: their difference does not tell.
     """
-    counts = _weights_of_groups(x, samples._replace(weights=None))
-    if samples.weights is None:
+    counts = _weights_of_groups(x, samples._replace(weights=np.empty(0)))
+    if not samples.weights.size:
         there: Array = counts[:, None] > sums[..., 0] + sums[..., 3]
         return there
     of_weight = samples._replace(weights=(samples.weights > 0.0).astype(np.float64))
@@ -104,22 +105,22 @@ def _has_zeros(x: Stored, samples: Samples, sums: Array) -> Array:
 
 def _weights_of_groups(x: Stored, samples: Samples) -> Array:
     """Return the sum of the weights of the rows of each group."""
-    if samples.codes is not None:
-        return np.bincount(samples.codes, samples.weights, samples.groups).astype(np.float64)
-    total = x.shape[0] if samples.weights is None else samples.weights.sum()
-    return np.array([total], np.float64)
+    weights = samples.weights if samples.weights.size else None
+    if samples.codes.size:
+        return np.bincount(samples.codes, weights, samples.groups).astype(np.float64)
+    return np.array([x.shape[0] if weights is None else weights.sum()], np.float64)
 
 
-def _sums(x: Stored, samples: Samples, pivots: Array | None) -> Array:
+def _sums(x: Stored, samples: Samples, pivots: Array) -> Array:
     """Return the sums of each group and column that the kernels make."""
     weights, codes, groups, omit = samples
-    columns, width = x.shape[1], 4 if weights is None else 5
+    columns, width = x.shape[1], 5 if weights.size else 4
     parts = _row_parts(x) if x.along else _summed_parts(x, groups)
     sums = np.zeros((1 if x.along else parts, groups, columns, width))
     if not x.size:
         return sums[0]
     bounds = _bounds(x, parts)
-    if x.along and weights is None and codes is None:
+    if x.along and not (weights.size or codes.size):
         of_columns = x.values, x.ends, omit, pivots, bounds, sums
         run(_plain_sums_along(), of_columns, x.values.nbytes, parts)
         return sums[0]
@@ -151,7 +152,7 @@ def _bounds(x: Stored, parts: int) -> Array:
     return np.minimum(bounds, x.ends.size - 1).astype(np.int64)
 
 
-def sparse_scaled(x: Stored, codes: Any, scale: Array, most: float, y: Array) -> None:
+def sparse_scaled(x: Stored, codes: Array, scale: Array, most: float, y: Array) -> None:
     """Store the values times the scale of their group and column in y, within -most and most.
 
     `scale` is ``(groups, columns)``. `y` may be the values themselves.

@@ -23,7 +23,8 @@ def make_sums_across() -> Kernel:
 
     Its arguments are ``values, indices, ends, weights, codes, omit, pivots, bounds, scratch, sums``
     with `sums` ``(parts, groups, columns, 4 or 5)`` and `scratch` of its shape, both of zeros.
-    Weights, codes and pivots may be None.
+    Weights, codes and pivots may be empty, which stands for 1, 0 and 0; one kernel is compiled for
+    all cases.
     """
 
     def kernel(
@@ -39,19 +40,19 @@ def make_sums_across() -> Kernel:
             blocks = max(np.int64(1), np.int64(np.sqrt(stored / (groups * columns))))
             for b in range(blocks):
                 for i in range(begin + b * rows // blocks, begin + (b + 1) * rows // blocks):
-                    weight = 1.0 if weights is None else weights[i]
-                    of_group = 0 if codes is None else codes[i] * columns
+                    weight = weights[i] if weights.size > 0 else 1.0
+                    of_group = codes[i] * columns if codes.size > 0 else 0
                     if weight > 0.0:
                         for k in range(ends[i], ends[i + 1]):
                             value = np.float64(values[k])
                             column = of_group + indices[k]
                             at = column * width
-                            if weights is not None:
+                            if width == 5:
                                 local[at + 4] += 1.0
                             if omit and value != value:
                                 local[at + 3] += weight
                             else:
-                                if pivots is not None:
+                                if pivots.size > 0:
                                     value -= pivots[column]
                                 local[at] += weight
                                 local[at + 1] += weight * value
@@ -84,17 +85,17 @@ def make_sums_along() -> Kernel:
                     stop = min(end, begin + max(_RUN, 4 * groups))
                     for k in range(begin, stop):
                         i = indices[k]
-                        weight = 1.0 if weights is None else weights[i]
-                        group = 0 if codes is None else codes[i]
+                        weight = weights[i] if weights.size > 0 else 1.0
+                        group = codes[i] if codes.size > 0 else 0
                         at = group * width
                         if weight > 0.0:
                             value = np.float64(values[k])
-                            if weights is not None:
+                            if width == 5:
                                 local[at + 4] += 1.0
                             if omit and value != value:
                                 local[at + 3] += weight
                             else:
-                                if pivots is not None:
+                                if pivots.size > 0:
                                     value -= pivots[group * columns + j]
                                 local[at] += weight
                                 local[at + 1] += weight * value
@@ -120,7 +121,7 @@ def make_plain_sums_along() -> Kernel:
         total = window(sums, 0, 4 * columns)
         for p in range(first, last):
             for j in range(bounds[p], bounds[p + 1]):
-                pivot = 0.0 if pivots is None else pivots[j]
+                pivot = pivots[j] if pivots.size > 0 else 0.0
                 begin, end = np.int64(ends[j]), np.int64(ends[j + 1])
                 missing = 0
                 if omit:
@@ -167,8 +168,8 @@ def make_first_across() -> Function:
         for i in range(ends.size - 1):
             if left == 0:
                 break
-            if weights is None or weights[i] > 0.0:
-                of_group = 0 if codes is None else codes[i] * columns
+            if weights.size == 0 or weights[i] > 0.0:
+                of_group = codes[i] * columns if codes.size > 0 else 0
                 for k in range(ends[i], ends[i + 1]):
                     column, value = of_group + indices[k], np.float64(values[k])
                     if pivots[column] != pivots[column] and value == value:
@@ -190,8 +191,8 @@ def make_first_along() -> Function:
                 if left == 0:
                     break
                 i = indices[k]
-                if weights is None or weights[i] > 0.0:
-                    column = j if codes is None else codes[i] * columns + j
+                if weights.size == 0 or weights[i] > 0.0:
+                    column = codes[i] * columns + j if codes.size > 0 else j
                     value = np.float64(values[k])
                     if pivots[column] != pivots[column] and value == value:
                         pivots[column] = value
@@ -212,7 +213,7 @@ def make_scaled_across() -> Kernel:
         factors = window(scale, 0, groups * columns)
         for p in range(first, last):
             for i in range(bounds[p], bounds[p + 1]):
-                of_group = 0 if codes is None else codes[i] * columns
+                of_group = codes[i] * columns if codes.size > 0 else 0
                 for k in range(ends[i], ends[i + 1]):
                     value = np.float64(values[k]) * factors[of_group + indices[k]]
                     value = most if value > most else value
@@ -230,7 +231,7 @@ def make_scaled_along() -> Kernel:
         for p in range(first, last):
             for j in range(bounds[p], bounds[p + 1]):
                 for k in range(ends[j], ends[j + 1]):
-                    of_group = 0 if codes is None else codes[indices[k]] * columns
+                    of_group = codes[indices[k]] * columns if codes.size > 0 else 0
                     value = np.float64(values[k]) * factors[of_group + j]
                     value = most if value > most else value
                     y[k] = -most if value < -most else value
