@@ -144,8 +144,8 @@ def _summed(x: Any) -> Any:
 def _stored(x: Any) -> Stored:
     """Return what kernels take of a matrix."""
     values = x.data.astype(result_dtype("x", x.dtype), copy=False)
-    arrays = (_plain(array) for array in (values, x.indices, x.indptr))
-    return Stored(*arrays, tuple(x.shape), x.format == "csc")
+    values, indices, ends = (_plain(array) for array in (values, x.indices, x.indptr))
+    return Stored(values, indices, ends, tuple(x.shape), x.format == "csc")
 
 
 def _plain(array: Any) -> Any:

@@ -1,7 +1,6 @@
 """Moments and scaling of the columns of a sparse matrix: the callers of the kernels."""
 
 import functools
-from typing import Any
 
 import numpy as np
 

@@ -11,7 +11,7 @@ values each are added up to the whole sums, so that the rounding of long sums st
 
 import numpy as np
 
-from numnorm.backends.cpu.compiler.jit import Function, Kernel, make_function, make_kernel
+from numnorm.backends.cpu.compiler.jit import Function, Kernel, inlined, make_function, make_kernel
 from numnorm.backends.cpu.memory.kernel_arrays import window
 
 # So many values of a compressed column are added up before they are added to the whole sums.
@@ -27,11 +27,36 @@ def make_sums_across() -> Kernel:
     all cases.
     """
 
+    @inlined
+    def add_plain_row(values, indices, begin, end, of_group, local):
+        for k in range(begin, end):
+            value, at = np.float64(values[k]), 4 * (of_group + indices[k])
+            local[at] += 1.0
+            local[at + 1] += value
+            local[at + 2] += value * value
+
+    @inlined
+    def add_row(values, indices, begin, end, of_group, weight, omit, pivots, width, local):
+        for k in range(begin, end):
+            value, column = np.float64(values[k]), of_group + indices[k]
+            at = column * width
+            if width == 5:
+                local[at + 4] += 1.0
+            if omit and value != value:
+                local[at + 3] += weight
+            else:
+                if pivots.size > 0:
+                    value -= pivots[column]
+                local[at] += weight
+                local[at + 1] += weight * value
+                local[at + 2] += weight * value * value
+
     def kernel(
         values, indices, ends, weights, codes, omit, pivots, bounds, scratch, sums, first, last
     ):
         _, groups, columns, width = sums.shape
         size = groups * columns * width
+        plain = width == 4 and not omit and pivots.size == 0
         for p in range(first, last):
             total, local = window(sums, p * size, size), window(scratch, p * size, size)
             begin, rows = bounds[p], bounds[p + 1] - bounds[p]
@@ -42,21 +67,11 @@ def make_sums_across() -> Kernel:
                 for i in range(begin + b * rows // blocks, begin + (b + 1) * rows // blocks):
                     weight = weights[i] if weights.size > 0 else 1.0
                     of_group = codes[i] * columns if codes.size > 0 else 0
-                    if weight > 0.0:
-                        for k in range(ends[i], ends[i + 1]):
-                            value = np.float64(values[k])
-                            column = of_group + indices[k]
-                            at = column * width
-                            if width == 5:
-                                local[at + 4] += 1.0
-                            if omit and value != value:
-                                local[at + 3] += weight
-                            else:
-                                if pivots.size > 0:
-                                    value -= pivots[column]
-                                local[at] += weight
-                                local[at + 1] += weight * value
-                                local[at + 2] += weight * value * value
+                    of_row = values, indices, ends[i], ends[i + 1], of_group
+                    if plain:
+                        add_plain_row(*of_row, local)
+                    elif weight > 0.0:
+                        add_row(*of_row, weight, omit, pivots, width, local)
                 for t in range(size):
                     total[t] += local[t]
                     local[t] = 0.0
@@ -116,6 +131,10 @@ def make_plain_sums_along() -> Kernel:
     as one.
     """
 
+    @inlined
+    def deviation(value, pivot, omit):
+        return 0.0 if omit and value != value else np.float64(value) - pivot
+
     def kernel(values, ends, omit, pivots, bounds, sums, first, last):
         columns = sums.shape[2]
         total = window(sums, 0, 4 * columns)
@@ -134,18 +153,15 @@ def make_plain_sums_along() -> Kernel:
                     a, b, c, d = 0.0, 0.0, 0.0, 0.0
                     aa, bb, cc, dd = 0.0, 0.0, 0.0, 0.0
                     for k in range(begin, stop - 3, 4):
-                        one, two = np.float64(values[k]), np.float64(values[k + 1])
-                        three, four = np.float64(values[k + 2]), np.float64(values[k + 3])
-                        one = 0.0 if omit and one != one else one - pivot
-                        two = 0.0 if omit and two != two else two - pivot
-                        three = 0.0 if omit and three != three else three - pivot
-                        four = 0.0 if omit and four != four else four - pivot
+                        one = deviation(values[k], pivot, omit)
+                        two = deviation(values[k + 1], pivot, omit)
+                        three = deviation(values[k + 2], pivot, omit)
+                        four = deviation(values[k + 3], pivot, omit)
                         a, b, c, d = a + one, b + two, c + three, d + four
                         aa, bb = aa + one * one, bb + two * two
                         cc, dd = cc + three * three, dd + four * four
                     for k in range(stop - (stop - begin) % 4, stop):
-                        one = np.float64(values[k])
-                        one = 0.0 if omit and one != one else one - pivot
+                        one = deviation(values[k], pivot, omit)
                         a, aa = a + one, aa + one * one
                     total[4 * j + 1] += (a + c) + (b + d)
                     total[4 * j + 2] += (aa + cc) + (bb + dd)
