@@ -86,7 +86,7 @@ def batch_norm_forward(
     convention: Any,
     unbiased: Any,
     eps: Any,
-    center: Any,
+    with_mean: Any,
     clip: Any,
     out: Any,
     counting: Mapping[str, Any],
@@ -108,7 +108,7 @@ def batch_norm_forward(
     arrays = {name: arrays[name] for name in own if name != "x"}
     parameters = parameters_of(x, channels, arrays)
     moving = {"momentum": momentum, "batches": batches, "convention": convention}
-    limits = {"center": center, "clip": clip}
+    limits = {"with_mean": with_mean, "clip": clip}
     options = {"training": training or stored is not None, "unbiased": unbiased, "eps": eps}
     dtypes = dtypes_of(
         numnorm.batch_norm_forward, {"x": x, **arrays, **keywords.elements},
@@ -317,7 +317,7 @@ def batch_norm_backward(
     gamma: Any,
     channel_axis: Any,
     training: bool,
-    center: Any,
+    with_mean: Any,
     clip: Any,
     out: Any,
     counting: Mapping[str, Any],

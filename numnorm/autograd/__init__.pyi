@@ -56,7 +56,7 @@ def batch_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: Number = 1e-05,
-    center: bool = True,
+    with_mean: bool = True,
     clip: Number | None = None,
     where: ArrayLike | bool | None = None,
     weights: ArrayLike | Number | None = None,

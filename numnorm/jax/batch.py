@@ -85,7 +85,7 @@ def batch_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: float = 1e-5,
-    center: bool = True,
+    with_mean: bool = True,
     clip: Number | None = None,
     where: Any = None,
     weights: Any = None,
@@ -111,7 +111,7 @@ def batch_norm(
         Whether to normalize with the statistics of `x`.
     momentum, batches, convention, unbiased, eps, nan_policy, fill
         As for `numnorm.batch_norm`.
-    center : bool, default True
+    with_mean : bool, default True
         No other value.
     clip : float, optional
         As for `numnorm.batch_norm`. The gradient of what is beyond it is 0.
@@ -147,8 +147,8 @@ def batch_norm(
     >>> y.ravel(), mean, var
     (Array([-1.,  1.], dtype=float32), Array([0.2], dtype=float32), Array([1.1], dtype=float32))
     """
-    if not check_flag("center", center):
-        raise NotImplementedError("center must be True in numnorm.jax, got False")
+    if not check_flag("with_mean", with_mean):
+        raise NotImplementedError("with_mean must be True in numnorm.jax, got False")
     most = checked_clip(clip)
     x = as_float_array("x", x)
     axes = normalized_axes(channel_axis, x.ndim, "channel_axis")

@@ -74,7 +74,7 @@ def batch_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: Number = 1e-5,
-    center: bool = True,
+    with_mean: bool = True,
     clip: Number | None = None,
     out: Any = None,
     where: ArrayLike | bool | None = None,
@@ -97,7 +97,7 @@ def batch_norm(
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous is copied once. An array of Dask, in any chunks, gives a
-        lazy result. SciPy's CSR and CSC, with ``center=False``, give a matrix of the same format.
+        lazy result. SciPy's CSR and CSC, with ``with_mean=False``, give a matrix of the same format.
     gamma, beta : array_like, optional
         Gain and bias of each channel, of shape ``(C,)``; or with as many axes as x, to broadcast
         against it: ``(N, C, 1)`` is a gain for each sample and channel. Default: 1 and 0.
@@ -123,7 +123,7 @@ def batch_norm(
         convention.
     eps : float, default 1e-5
         Added to the variance. With 0, a constant channel is normalized to 0.
-    center : bool, default True
+    with_mean : bool, default True
         Whether to subtract the mean. False divides by the same deviation, about the mean, and
         keeps zeros: a sparse x requires it. It has no backward pass.
     clip : float, optional
@@ -204,7 +204,7 @@ def batch_norm(
     if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_channels, x, channel_axis, where, weights, nan_policy, fill)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
-    limits = center, clip
+    limits = with_mean, clip
     given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, limits, out
     return _normalized(*given)[0]
 
@@ -223,7 +223,7 @@ def batch_norm_forward(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: Number = 1e-5,
-    center: bool = True,
+    with_mean: bool = True,
     clip: Number | None = None,
     out: Any = None,
     where: ArrayLike | bool | None = None,
@@ -239,7 +239,7 @@ def batch_norm_forward(
     Parameters
     ----------
     x, gamma, beta, channel_axis, running_mean, running_var, training, momentum, batches, \
-convention, unbiased, eps, center, clip, out, where, weights, nan_policy, fill, labels, statistics
+convention, unbiased, eps, with_mean, clip, out, where, weights, nan_policy, fill, labels, statistics
         As for `batch_norm`.
 
     Returns
@@ -268,7 +268,7 @@ convention, unbiased, eps, center, clip, out, where, weights, nan_policy, fill, 
     if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_channels, x, channel_axis, where, weights, nan_policy, fill)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
-    limits = center, clip
+    limits = with_mean, clip
     given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, limits, out
     y, mean, rstd, backend, x = _normalized(*given)
     return Normalized(y, backend.saved(mean, x), backend.saved(rstd, x))
@@ -294,7 +294,7 @@ def _normalized(
         gamma, beta = axes.flat_gain("gamma", gamma), axes.flat_gain("beta", beta)
         running = axes.flat_running(running, training)
     backend, x, layout = _over_channels(x, channel_axis)
-    eps, (center, clip) = check_eps(eps), limits
+    eps, (with_mean, clip) = check_eps(eps), limits
     most = math.inf if clip is None else checked_clip(clip)
     weight = new_batch_weight(*momentums)
     unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
@@ -308,7 +308,7 @@ def _normalized(
         correction = bessel_correction(unbiased, layout.per_channel, given)
         count, mean, m2, unit = backend.column_moments(x, layout)
     divisor = max(count, 1) * unit
-    subtracted = mean if check_flag("center", center) else _no_mean(mean, x)
+    subtracted = mean if check_flag("with_mean", with_mean) else _no_mean(mean, x)
     y, rstd = backend.column_forward(x, subtracted, m2, divisor, eps, gamma, beta, layout, target)
     if given is not None and count:
         backend.update_running(given, mean, m2, (count - correction) * unit, weight)
@@ -323,7 +323,7 @@ def _normalized(
 def _no_mean(mean: Any, x: Any) -> Any:
     """Return means of 0, with which nothing is subtracted."""
     if type(mean) is not np.ndarray:
-        raise NotImplementedError("center must be True on a device, got False")
+        raise NotImplementedError("with_mean must be True on a device, got False")
     return np.zeros_like(mean)
 
 
@@ -349,7 +349,7 @@ def batch_norm_backward(
     *,
     channel_axis: Axis = 1,
     training: bool = True,
-    center: bool = True,
+    with_mean: bool = True,
     clip: Number | None = None,
     out: Any = None,
     where: ArrayLike | bool | None = None,
@@ -382,7 +382,7 @@ def batch_norm_backward(
         As in the forward pass.
     training : bool, default True
         As in the forward pass.
-    center, clip
+    with_mean, clip
         As in the forward pass: no other values than True and None.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
@@ -410,7 +410,7 @@ def batch_norm_backward(
     """
     if others:
         raise unexpected(batch_norm_backward, others)
-    check_dense_gradient(x, center, clip)
+    check_dense_gradient(x, with_mean, clip)
     if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma, where, weights, labels):
         return lazily(batch_norm_backward, locals())
     if labels is not None:

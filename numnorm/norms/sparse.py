@@ -43,12 +43,12 @@ def is_sparse(x: Any) -> bool:
     return sparse is not None and bool(sparse.issparse(x))
 
 
-def check_dense_gradient(x: Any, center: Any, clip: Any) -> None:
+def check_dense_gradient(x: Any, with_mean: Any, clip: Any) -> None:
     """Raise if batch norm of x by these options has no backward pass."""
     if is_sparse(x):
         raise NotImplementedError("x must not be sparse in batch_norm_backward: use .toarray()")
-    if not check_flag("center", center):
-        raise NotImplementedError("center must be True in batch_norm_backward, got False")
+    if not check_flag("with_mean", with_mean):
+        raise NotImplementedError("with_mean must be True in batch_norm_backward, got False")
     if clip is not None:
         raise NotImplementedError("clip must be None in batch_norm_backward")
 
@@ -198,11 +198,11 @@ def sparse_normalized(arguments: dict[str, Any]) -> Normalized[Any]:
 
 def _check_stays_sparse(x: Any, dtype: Any, arguments: dict[str, Any]) -> None:
     """Raise if the result would not be sparse."""
-    if check_flag("center", arguments["center"]):
+    if check_flag("with_mean", arguments["with_mean"]):
         rows, columns = x.shape
         size = rows * columns * dtype.itemsize
         raise ValueError(
-            f"center must be False with a sparse x, whose centred result is dense: {rows} x "
+            f"with_mean must be False with a sparse x, whose centred result is dense: {rows} x "
             f"{columns} {dtype}, {_described_size(size)}; got True"
         )
     for name in ("beta", "fill"):

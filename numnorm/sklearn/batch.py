@@ -304,7 +304,7 @@ class BatchNormalizer(Normalizer):
             raise ValueError(f"X must have {self.n_features_in_} features, got {width}")
         return like(X, self._by_label(_original, values, labels))
 
-    def _by_label(self, function: _Function, values: Array, labels: Any) -> Array:
+    def _by_label(self, function: _Function, values: Any, labels: Any) -> Any:
         """Return ``function(x, *statistics, out)`` of the samples of each label."""
         if (labels is None) != (self.labels_ is None):
             state = "given, as fit had them" if labels is None else "None, as fit had none"

@@ -66,7 +66,7 @@ def times_scales(X: Any, labels: Any, scales: Array, *, inverse: bool, copy: boo
         gamma = scales[0] if inverse else 1.0 / scales[0]
         ones = np.ones_like(gamma)
         return numnorm.batch_norm(
-            X, gamma, running_mean=0 * ones, running_var=ones, training=False, center=False,
+            X, gamma, running_mean=0 * ones, running_var=ones, training=False, with_mean=False,
             eps=0.0, out=out,
         )  # fmt: skip
     variances = scales**-2.0 if inverse else scales**2
@@ -74,7 +74,7 @@ def times_scales(X: Any, labels: Any, scales: Array, *, inverse: bool, copy: boo
         X,
         labels=np.unique(labels, return_inverse=True)[1],
         statistics=of_numbered_labels(np.zeros_like(scales), variances),
-        center=False,
+        with_mean=False,
         eps=0.0,
         out=out,
     )

@@ -52,7 +52,7 @@ def batch_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: Number = 1e-05,
-    center: bool = True,
+    with_mean: bool = True,
     clip: Number | None = None,
     where: Any = None,
     weights: Any = None,

@@ -100,7 +100,7 @@ def check_random(number):
         check_moments(numnorm.batch_moments(x[cut:], after=first, **options), dense, weights)
     eps, clip = float(rng.choice([0, 1e-5, 0.5])), rng.choice([None, 1.5])
     gamma = rng.normal(size=shape[1]) if rng.random() < 0.5 else None
-    keywords = {"gamma": gamma, "center": False, "eps": eps, "clip": clip, **options}
+    keywords = {"gamma": gamma, "with_mean": False, "eps": eps, "clip": clip, **options}
     for of in ({}, {"labels": labels}, {"labels": labels, "statistics": of_labels}):
         y, _, rstd = numnorm.batch_norm_forward(x, **of, **keywords)
         expected = numnorm.batch_norm_forward(dense, **of, **keywords)
@@ -154,7 +154,7 @@ def test_a_constant_column_is_constant_at_any_value(make):
     found = numnorm.batch_moments(make(dense))
     np.testing.assert_array_equal(found.m2, 0)
     np.testing.assert_array_equal(found.mean, dense[0])
-    y = numnorm.batch_norm(make(dense), center=False, eps=0)
+    y = numnorm.batch_norm(make(dense), with_mean=False, eps=0)
     np.testing.assert_array_equal(y.toarray(), 0)
 
 
@@ -167,7 +167,7 @@ def test_values_that_are_not_finite_stay_in_their_column(make):
     np.testing.assert_array_equal(found.mean, [np.inf, np.nan, 0.25, -np.inf])
     assert np.isnan(found.m2[[0, 1, 3]]).all()
     assert found.m2[2] == 0.75
-    y = numnorm.batch_norm(x, center=False).toarray()
+    y = numnorm.batch_norm(x, with_mean=False).toarray()
     np.testing.assert_array_equal(np.isnan(y[0]), [True, True, False, True])
     np.testing.assert_array_equal(y[1:], 0)
     omitted = numnorm.batch_moments(x, nan_policy="omit")
@@ -182,9 +182,9 @@ def test_extreme_values(make):
     tiny, huge = [1e-200, -1e-200, 0], [1e160, -1e160, 0]
     x = make(np.array([tiny, huge, [1e-140, 0, 0]]).T)
     with np.errstate(all="raise"):
-        found = numnorm.batch_norm(x, center=False, eps=0).toarray()
+        found = numnorm.batch_norm(x, with_mean=False, eps=0).toarray()
     # A variance below 1e-301 or beyond the range makes its column NaN, as in dense batch norm.
-    expected = numnorm.batch_norm(x.toarray(), center=False, eps=0)
+    expected = numnorm.batch_norm(x.toarray(), with_mean=False, eps=0)
     for column in (0, 2):
         stored = x.toarray()[:, column] != 0
         np.testing.assert_allclose(found[stored, column], expected[stored, column], rtol=1e-12)
@@ -199,13 +199,13 @@ def test_entries_of_one_place_are_added(make):
     assert x.nnz == 4
     dense = x.toarray()
     check_moments(numnorm.batch_moments(x), dense, 1.0)
-    expected = numnorm.batch_norm(dense, center=False, clip=1.2)
-    found = numnorm.batch_norm(x, center=False, clip=1.2)
+    expected = numnorm.batch_norm(dense, with_mean=False, clip=1.2)
+    found = numnorm.batch_norm(x, with_mean=False, clip=1.2)
     np.testing.assert_allclose(found.toarray(), expected, rtol=1e-14)
     with pytest.raises(ValueError, match=r"no two entries of one place .*sum_duplicates"):
-        numnorm.batch_norm(x, center=False, clip=1.2, out=x)
-    expected = numnorm.batch_norm(dense, center=False)
-    numnorm.batch_norm(x, center=False, out=x)
+        numnorm.batch_norm(x, with_mean=False, clip=1.2, out=x)
+    expected = numnorm.batch_norm(dense, with_mean=False)
+    numnorm.batch_norm(x, with_mean=False, out=x)
     np.testing.assert_allclose(x.toarray(), expected, rtol=1e-14)
 
 
@@ -216,9 +216,9 @@ def test_running_statistics_and_inference(make):
         ours, theirs = [np.zeros(3), np.ones(3)], [np.zeros(3), np.ones(3)]
         for running, x in ((ours, make(dense)), (theirs, dense)):
             named = dict(zip(("running_mean", "running_var"), running, strict=True))
-            numnorm.batch_norm(x, **named, center=False, **options)
+            numnorm.batch_norm(x, **named, with_mean=False, **options)
         np.testing.assert_allclose(ours, theirs, rtol=1e-14)
-    named = {"running_mean": ours[0], "running_var": ours[1], "training": False, "center": False}
+    named = {"running_mean": ours[0], "running_var": ours[1], "training": False, "with_mean": False}
     y = numnorm.batch_norm(make(dense), **named)
     np.testing.assert_allclose(y.toarray(), numnorm.batch_norm(dense, **named), rtol=1e-14)
     with pytest.raises(ValueError, match="running_var must not be negative"):
@@ -231,8 +231,8 @@ def test_without_elements(shape):
     moments = numnorm.batch_moments(x)
     assert moments.count == numnorm.batch_moments(x.toarray()).count
     assert moments.mean.shape == (shape[1],)
-    y, mean, rstd = numnorm.batch_norm_forward(x, center=False)
-    expected = numnorm.batch_norm_forward(x.toarray(), center=False)
+    y, mean, rstd = numnorm.batch_norm_forward(x, with_mean=False)
+    expected = numnorm.batch_norm_forward(x.toarray(), with_mean=False)
     assert y.shape == shape
     np.testing.assert_array_equal((mean, rstd), expected[1:])
     after = numnorm.batch_moments(np.ones((2, shape[1])))
@@ -256,7 +256,7 @@ def test_moments_merge_with_those_of_arrays_and_pickle():
 
 def wrong_calls():
     x = sparse.csr_array(np.eye(3, 2))
-    yield {"center": True}, ValueError, r"is dense: 3 x 2 float64, 48 bytes; got True"
+    yield {"with_mean": True}, ValueError, r"is dense: 3 x 2 float64, 48 bytes; got True"
     yield {"x": x.tocoo()}, TypeError, r"x must be CSR or CSC .*, got COO: use \.tocsr\(\)"
     yield {"x": x.astype(complex)}, TypeError, "x must have dtype"
     yield {"channel_axis": 0}, NotImplementedError, "channel_axis must be 1 .* got 0: transpose"
@@ -277,7 +277,7 @@ def wrong_calls():
 
 @pytest.mark.parametrize(("options", "error", "text"), list(wrong_calls()))
 def test_what_is_refused(options, error, text):
-    given = {"x": sparse.csr_array(np.eye(3, 2)), "center": False, **options}
+    given = {"x": sparse.csr_array(np.eye(3, 2)), "with_mean": False, **options}
     with pytest.raises(error, match=text) as caught:
         numnorm.batch_norm(**given)
     assert "\n" not in str(caught.value)
@@ -290,7 +290,7 @@ def test_the_backward_pass_and_other_norms_refuse():
         numnorm.batch_norm_backward(np.eye(3, 2), x, *saved)
     with pytest.raises(TypeError, match=r"use \.toarray\(\)"):
         numnorm.layer_norm(x)
-    for options in ({"center": False}, {"clip": 1.0}):
+    for options in ({"with_mean": False}, {"clip": 1.0}):
         with pytest.raises(NotImplementedError, match=next(iter(options))):
             numnorm.batch_norm_backward(np.eye(3, 2), np.eye(3, 2), *saved, **options)
 
@@ -301,7 +301,7 @@ def test_memory_beside_the_matrix(make):
     x = sparse.random_array((2000, 50), density=0.05, rng=rng, dtype=np.float32)
     x, labels = make(x), rng.integers(0, 3, 2000)
     stored = numnorm.batch_moments(x, labels=labels)
-    given = {"center": False, "labels": labels, "clip": 3.0, "out": x}
+    given = {"with_mean": False, "labels": labels, "clip": 3.0, "out": x}
     numnorm.batch_norm(x, statistics=stored, **given)
     taken, _ = peak_of(lambda: numnorm.batch_norm(x, statistics=stored, **given))
     # Labels as numbers, and numbers of each label and column; the dense matrix has 400,000 bytes.
@@ -331,7 +331,7 @@ def test_stored_statistics_of_labels_are_applied_in_little_memory(monkeypatch):
 )
 def test_dense_without_centring(dtype, options):
     x = (np.random.default_rng(0).normal(size=(6, 2, 4)) + 3).astype(dtype)
-    y, mean, rstd = numnorm.batch_norm_forward(x, center=False, **options)
+    y, mean, rstd = numnorm.batch_norm_forward(x, with_mean=False, **options)
     centred = numnorm.batch_norm_forward(x, **options)
     np.testing.assert_array_equal(mean, centred.mean)
     np.testing.assert_array_equal(rstd, centred.rstd)
