@@ -28,6 +28,8 @@ _NAMES = {
     ("correction", "unbiased"): ("ddof",),
     ("norm_vars",): ("with_std",),
     ("norm_means", "with_mean"): ("subtract_mean",),
+    ("zero_center",): ("with_mean",),
+    ("max_value",): ("clip",),
     ("cmn_window", "window_size"): ("window",),
     ("min_cmn_window",): ("min_window",),
     ("factor_new",): ("alpha",),

@@ -44,17 +44,15 @@ from numnorm.arguments import check_flag, check_shape, result_dtype
 from numnorm.array_likes import is_on_device, library_of
 from numnorm.backends.contract.norms import ChannelSums
 from numnorm.norms.batch import (
-    bessel_correction,
-    given_statistics,
     moved_statistic,
     moved_where_seen,
-    new_batch_weight,
     part_gradient,
     seen_statistics,
 )
 from numnorm.norms.labels import check_no_running, no_labels, stored_rows
 from numnorm.norms.moments import of_numbered_labels
 from numnorm.norms.results import Gradients, Normalized
+from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.spec import NormSpec
 
 _RUNNING = ("running_mean", "running_var")
@@ -88,6 +86,8 @@ def batch_norm_forward(
     convention: Any,
     unbiased: Any,
     eps: Any,
+    with_mean: Any,
+    clip: Any,
     out: Any,
     counting: Mapping[str, Any],
 ) -> Normalized[Any]:
@@ -108,10 +108,11 @@ def batch_norm_forward(
     arrays = {name: arrays[name] for name in own if name != "x"}
     parameters = parameters_of(x, channels, arrays)
     moving = {"momentum": momentum, "batches": batches, "convention": convention}
+    limits = {"with_mean": with_mean, "clip": clip}
     options = {"training": training or stored is not None, "unbiased": unbiased, "eps": eps}
     dtypes = dtypes_of(
         numnorm.batch_norm_forward, {"x": x, **arrays, **keywords.elements},
-        channel_axis=channels.axis, **options, **moving, **keywords.options,
+        channel_axis=channels.axis, **options, **limits, **moving, **keywords.options,
     )  # fmt: skip
     if stored is not None:
         statistics = _stored(stored, kinds, x, of_labels)
@@ -139,6 +140,7 @@ def batch_norm_forward(
         axis=channels.axis,
         rows=of_labels.rows,
         eps=float(eps),
+        limits=limits,
         kept=keywords.kept,
     )
     return Normalized(y, *_saved(statistics, x, dtypes[1], of_labels, float(eps)))
@@ -245,6 +247,7 @@ def _normalized(
     axis: int | tuple[int, ...],
     rows: Rows,
     eps: float,
+    limits: Mapping[str, Any],
     kept: Kept,
 ) -> Any:
     given: dict[str, Any] = {
@@ -257,7 +260,7 @@ def _normalized(
         given["statistics"] = of_numbered_labels(mean, variance)
     else:
         given |= {"running_mean": mean, "running_var": variance, "training": False}
-    return numnorm.batch_norm(x, **given, channel_axis=axis, eps=eps)
+    return numnorm.batch_norm(x, **given, channel_axis=axis, eps=eps, **limits)
 
 
 def _moved(old: Any, new: Any, *, divisor: int, weight: float) -> Any:
@@ -314,6 +317,8 @@ def batch_norm_backward(
     gamma: Any,
     channel_axis: Any,
     training: bool,
+    with_mean: Any,
+    clip: Any,
     out: Any,
     counting: Mapping[str, Any],
 ) -> Gradients[Any]:

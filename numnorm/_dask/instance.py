@@ -24,7 +24,7 @@ from numnorm._dask.row_moments import merged_moments
 from numnorm.arguments import check_flag, check_float, check_shape
 from numnorm.backends.formulas.norms import moved
 from numnorm.layouts import RowLayout, instance_layout
-from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.spec import NormSpec
 
 

@@ -33,7 +33,7 @@ from numnorm._numba.outputs import new_target, result, results_of
 from numnorm._numba.signatures import compiled_call
 from numnorm.backends.cpu.columns import serial
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
-from numnorm.norms.batch import new_batch_weight
+from numnorm.norms.running import new_batch_weight
 from numnorm.norms.spec import NormSpec
 
 Function = Callable[..., Any]

@@ -18,7 +18,10 @@ def make(spec: NormSpec, function: Callable[..., Any], kinds: dict[str, Any]) ->
     takes_all = all(is_default(name, kinds.get(name)) for name in COUNTING)
     if takes_all and function is not spec.step:
         if spec is batch.SPEC:
-            return columns.make(spec, function, kinds)
+            centred = value_of(kinds.get("with_mean", True)) is True
+            if centred and is_none(kinds.get("clip")):
+                return columns.make(spec, function, kinds)
+            return interpreter.make(spec, function, kinds)
         if _has_kernels(spec, kinds):
             return rows.make(spec, function, kinds)
     return interpreter.make(spec, function, kinds)

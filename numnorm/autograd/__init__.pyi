@@ -68,6 +68,8 @@ def batch_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: Number = 1e-05,
+    with_mean: bool = True,
+    clip: Number | None = None,
     where: ArrayLike | bool | None = None,
     weights: ArrayLike | Number | None = None,
     nan_policy: NanPolicy = "propagate",

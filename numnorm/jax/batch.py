@@ -25,7 +25,7 @@ from numnorm.jax.rows import compute_dtype, mapped, once
 from numnorm.jax.targets import call, call_python, target_of, varying_like
 from numnorm.layouts import column_layout, normalized_axes
 from numnorm.norms.axes import merged_shape
-from numnorm.norms.batch import SPEC, bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.batch import SPEC
 from numnorm.norms.labels import (
     axis_of_samples,
     check_no_running,
@@ -34,6 +34,8 @@ from numnorm.norms.labels import (
     stored_statistics,
 )
 from numnorm.norms.moments import GroupMoments
+from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.sparse import checked_clip
 from numnorm.norms.spec import taken_counting
 
 
@@ -83,6 +85,8 @@ def batch_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: float = 1e-5,
+    with_mean: bool = True,
+    clip: Number | None = None,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",
@@ -107,6 +111,10 @@ def batch_norm(
         Whether to normalize with the statistics of `x`.
     momentum, batches, convention, unbiased, eps, nan_policy, fill
         As for `numnorm.batch_norm`.
+    with_mean : bool, default True
+        No other value.
+    clip : float, optional
+        As for `numnorm.batch_norm`. The gradient of what is beyond it is 0.
     where, weights : array_like, optional
         As for `numnorm.batch_norm`; arrays of the trace, constants for the gradient.
     labels : array_like, optional
@@ -139,6 +147,9 @@ def batch_norm(
     >>> y.ravel(), mean, var
     (Array([-1.,  1.], dtype=float32), Array([0.2], dtype=float32), Array([1.1], dtype=float32))
     """
+    if not check_flag("with_mean", with_mean):
+        raise NotImplementedError("with_mean must be True in numnorm.jax, got False")
+    most = checked_clip(clip)
     x = as_float_array("x", x)
     axes = normalized_axes(channel_axis, x.ndim, "channel_axis")
     layout = column_layout(*merged_shape(x.shape, axes))
@@ -180,6 +191,8 @@ def batch_norm(
         y, *moved = _by_python(static, axes, x, arrays, counting)
     else:
         y, *moved = _normalized(static, (layout.outer, layout.channels, layout.inner), x, **arrays)
+    if clip is not None:
+        y = jnp.clip(y, -most, most)
     return BatchNormalized(y, *moved) if moved else y
 
 

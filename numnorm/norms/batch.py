@@ -13,16 +13,13 @@ import numpy as np
 
 from numnorm.arguments import (
     Axis,
-    brief,
-    check_choice,
     check_eps,
     check_flag,
     check_integer,
-    check_number,
     check_shape,
     result_dtype,
 )
-from numnorm.array_likes import any_lazy, lazily
+from numnorm.array_likes import any_lazy, is_on_device, lazily, results_like, writable_view
 from numnorm.array_types import Array, ArrayLike, Convention, Input, NanPolicy, Number
 from numnorm.backends import backend_for, backend_of, with_weighting
 from numnorm.backends.contract.backend import BlockMoments, ColumnBackend
@@ -48,12 +45,16 @@ from numnorm.norms.moments import (
     of_no_label,
 )
 from numnorm.norms.results import Gradients, Normalized
+from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.sparse import (
+    check_dense_gradient,
+    checked_clip,
+    is_sparse,
+    sparse_moments,
+    sparse_normalized,
+)
 from numnorm.norms.spec import Example, NormSpec
 from numnorm.norms.weighted import counted, of_channels, of_moments, weighted_input
-
-# In PyTorch momentum is the weight of the new batch and the running variance is unbiased; in
-# Keras, Flax and ONNX momentum is the weight of the old statistics and the variance is biased.
-_DEFAULT_MOMENTUM = {"torch": 0.1, "keras": 0.99}
 
 # The statistics that are constants for the gradient, in training and in inference.
 _TRAINED, _FROZEN = Detached(), Detached(mean=True, scale=True)
@@ -73,6 +74,8 @@ def batch_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: Number = 1e-5,
+    with_mean: bool = True,
+    clip: Number | None = None,
     out: Any = None,
     where: ArrayLike | bool | None = None,
     weights: ArrayLike | Number | None = None,
@@ -94,7 +97,7 @@ def batch_norm(
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous is copied once. An array of Dask, in any chunks, gives a
-        lazy result.
+        lazy result. SciPy's CSR and CSC, with ``with_mean=False``, give a matrix of the same format.
     gamma, beta : array_like, optional
         Gain and bias of each channel, of shape ``(C,)``; or with as many axes as x, to broadcast
         against it: ``(N, C, 1)`` is a gain for each sample and channel. Default: 1 and 0.
@@ -120,6 +123,12 @@ def batch_norm(
         convention.
     eps : float, default 1e-5
         Added to the variance. With 0, a constant channel is normalized to 0.
+    with_mean : bool, default True
+        Whether to subtract the mean. False divides by the same deviation, about the mean, and
+        keeps zeros: a sparse x requires it. It has no backward pass.
+    clip : float, optional
+        The largest absolute value of a result: what is beyond is set to it, or to its negative. It
+        has no backward pass.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
     where : array_like of bool, or of 0 and 1, optional
@@ -182,6 +191,8 @@ def batch_norm(
     """
     if others:
         raise unexpected(batch_norm, others)
+    if type(x) is not np.ndarray and is_sparse(x):
+        return sparse_normalized(locals()).y
     if "dask" in modules and any_lazy(
         x, gamma, beta, running_mean, running_var, where, weights, labels, means_of(statistics)
     ):
@@ -193,7 +204,8 @@ def batch_norm(
     if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_channels, x, channel_axis, where, weights, nan_policy, fill)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
-    given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
+    limits = with_mean, clip
+    given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, limits, out
     return _normalized(*given)[0]
 
 
@@ -211,6 +223,8 @@ def batch_norm_forward(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: Number = 1e-5,
+    with_mean: bool = True,
+    clip: Number | None = None,
     out: Any = None,
     where: ArrayLike | bool | None = None,
     weights: ArrayLike | Number | None = None,
@@ -225,7 +239,7 @@ def batch_norm_forward(
     Parameters
     ----------
     x, gamma, beta, channel_axis, running_mean, running_var, training, momentum, batches, \
-convention, unbiased, eps, out, where, weights, nan_policy, fill, labels, statistics
+convention, unbiased, eps, with_mean, clip, out, where, weights, nan_policy, fill, labels, statistics
         As for `batch_norm`.
 
     Returns
@@ -241,6 +255,8 @@ convention, unbiased, eps, out, where, weights, nan_policy, fill, labels, statis
     """
     if others:
         raise unexpected(batch_norm_forward, others)
+    if type(x) is not np.ndarray and is_sparse(x):
+        return sparse_normalized(locals())
     if "dask" in modules and any_lazy(
         x, gamma, beta, running_mean, running_var, where, weights, labels, means_of(statistics)
     ):
@@ -252,7 +268,8 @@ convention, unbiased, eps, out, where, weights, nan_policy, fill, labels, statis
     if where is not None or weights is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_channels, x, channel_axis, where, weights, nan_policy, fill)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
-    given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
+    limits = with_mean, clip
+    given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, limits, out
     y, mean, rstd, backend, x = _normalized(*given)
     return Normalized(y, backend.saved(mean, x), backend.saved(rstd, x))
 
@@ -267,6 +284,7 @@ def _normalized(
     momentums: tuple[Any, Any, Any],
     unbiased: Any,
     eps: Any,
+    limits: tuple[Any, Any],
     out: Any,
 ) -> tuple[Any, Any, Any, ColumnBackend, Any]:
     """Return y, mean and rstd as the backend has them, the backend, and x as its array."""
@@ -276,7 +294,8 @@ def _normalized(
         gamma, beta = axes.flat_gain("gamma", gamma), axes.flat_gain("beta", beta)
         running = axes.flat_running(running, training)
     backend, x, layout = _over_channels(x, channel_axis)
-    eps = check_eps(eps)
+    eps, (with_mean, clip) = check_eps(eps), limits
+    most = math.inf if clip is None else checked_clip(clip)
     weight = new_batch_weight(*momentums)
     unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     training = check_flag("training", training)
@@ -289,13 +308,36 @@ def _normalized(
         correction = bessel_correction(unbiased, layout.per_channel, given)
         count, mean, m2, unit = backend.column_moments(x, layout)
     divisor = max(count, 1) * unit
-    y, rstd = backend.column_forward(x, mean, m2, divisor, eps, gamma, beta, layout, target)
+    subtracted = mean if check_flag("with_mean", with_mean) else _no_mean(mean, x)
+    y, rstd = backend.column_forward(x, subtracted, m2, divisor, eps, gamma, beta, layout, target)
     if given is not None and count:
         backend.update_running(given, mean, m2, (count - correction) * unit, weight)
     if axes is not None:
         y, mean, rstd = axes.write(y, target, out), axes.unflat(mean), axes.unflat(rstd)
         backend = axes.backend
+    if most < math.inf:
+        y = _clipped(y, most)
     return y, mean, rstd, backend, x
+
+
+def _no_mean(mean: Any, x: Any) -> Any:
+    """Return means of 0, with which nothing is subtracted."""
+    if type(mean) is not np.ndarray:
+        raise NotImplementedError("with_mean must be True on a device, got False")
+    return np.zeros_like(mean)
+
+
+def _clipped(y: Any, most: float) -> Any:
+    """Return a new result with what is beyond -most and most set to these."""
+    if type(y) is not np.ndarray and is_on_device(y):
+        raise NotImplementedError("clip must be None on a device: clip the result")
+    array = writable_view("y", y)
+    if not array.flags.writeable:  # of a library whose arrays do not change
+        like: Any = results_like(y)
+        return like(np.maximum(np.minimum(array, most), -most))
+    np.minimum(array, most, out=array)
+    np.maximum(array, -most, out=array)
+    return y
 
 
 def batch_norm_backward(
@@ -307,6 +349,8 @@ def batch_norm_backward(
     *,
     channel_axis: Axis = 1,
     training: bool = True,
+    with_mean: bool = True,
+    clip: Number | None = None,
     out: Any = None,
     where: ArrayLike | bool | None = None,
     weights: ArrayLike | Number | None = None,
@@ -338,6 +382,8 @@ def batch_norm_backward(
         As in the forward pass.
     training : bool, default True
         As in the forward pass.
+    with_mean, clip
+        As in the forward pass: no other values than True and None.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
     where, weights, nan_policy, labels
@@ -364,6 +410,7 @@ def batch_norm_backward(
     """
     if others:
         raise unexpected(batch_norm_backward, others)
+    check_dense_gradient(x, with_mean, clip)
     if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma, where, weights, labels):
         return lazily(batch_norm_backward, locals())
     if labels is not None:
@@ -408,48 +455,6 @@ def _known(shape: Any, dtype: np.dtype[Any], channel_axis: int) -> tuple[Any, Co
     if result_dtype("x", dtype) != dtype:
         raise TypeError("converted")
     return backend_of(np.ndarray), column_layout(shape, channel_axis)
-
-
-def new_batch_weight(momentum: Any, batches: Any, convention: Any) -> float:
-    """Return the weight of the new batch in the running statistics."""
-    if momentum is None and batches is None and type(convention) is str and convention == "torch":
-        return _DEFAULT_MOMENTUM["torch"]
-    check_choice("convention", convention, tuple(_DEFAULT_MOMENTUM))
-    if isinstance(momentum, str) and momentum == "cumulative":
-        if batches is None:
-            raise ValueError("batches must be given with momentum='cumulative', got None")
-        return 1.0 / (check_integer("batches", batches, 0) + 1)
-    if batches is not None:
-        raise ValueError(f"batches must be None unless momentum='cumulative', got {brief(batches)}")
-    if isinstance(momentum, str):
-        raise ValueError(f"momentum must be a number, 'cumulative' or None, got {brief(momentum)}")
-    weight = _DEFAULT_MOMENTUM[convention]
-    if momentum is not None:
-        weight = check_number("momentum", momentum, least=0.0, most=1.0)
-    return weight if convention == "torch" else 1.0 - weight
-
-
-def given_statistics(mean: Any, variance: Any, training: bool) -> tuple[Any, Any] | None:
-    """Return both running statistics, or None if there are none and none are needed."""
-    if training and mean is None and variance is None:
-        return None
-    for name, array, other in (
-        ("running_mean", mean, "running_var"),
-        ("running_var", variance, "running_mean"),
-    ):
-        if array is None:
-            when = f"with {other}" if training else "when training is False"
-            raise ValueError(f"{name} must be given {when}, got None")
-    return mean, variance
-
-
-def bessel_correction(unbiased: bool, count: int, running: Any) -> int:
-    """Return what is subtracted from the number of values of a channel for a running variance."""
-    if running is not None and unbiased and count == 1:
-        raise ValueError(
-            "x must have at least 2 values in each channel for an unbiased running_var, got 1"
-        )
-    return int(unbiased)
 
 
 # Moments
@@ -544,6 +549,8 @@ def batch_moments(
     """
     if others:
         raise unexpected(batch_moments, others)
+    if type(x) is not np.ndarray and is_sparse(x):
+        return sparse_moments(locals())
     if "dask" in modules and any_lazy(
         x, *(after if isinstance(after, Moments) else ()), where, weights, labels
     ):

@@ -14,9 +14,9 @@ from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Scaling, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, column_layout, instance_layout
-from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
+from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.spec import Example, NormSpec, RowCall
 from numnorm.norms.weighted import keyword_given, of_instances, weighted_input
 

@@ -28,6 +28,9 @@ from numnorm.norms.weighted import checked_counting, of_channels
 # so with as many axes as x.
 _BY_SAMPLE = ("x", "dy", "where", "weights", "gamma", "beta")
 
+# So many bytes of x are taken at a time where the statistics do not depend on x.
+_PIECE = 1 << 21
+
 
 class _Parts(NamedTuple):
     """The samples of each label, along an axis of x."""
@@ -42,6 +45,11 @@ class _Parts(NamedTuple):
     def array(self) -> Any:
         """The array x."""
         return self.x
+
+    def pieces(self, samples: Any) -> list[Any]:
+        """Return samples in pieces, of which copies are small."""
+        most = max(1, _PIECE * self.x.shape[self.axis] // max(self.x.nbytes, 1))
+        return [samples[first : first + most] for first in range(0, len(samples), most)]
 
     def taken(self, array: Any, samples: Any, axis: int) -> Any:
         """Return a copy of a part of an array."""
@@ -119,10 +127,12 @@ def _parts(arguments: dict[str, Any]) -> Any:
     return _Parts(results_like(given), x, axis, *members_of(labels))
 
 
-def _each(split: Any, arguments: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Yield the samples of each label, and a function's arguments for them."""
+def _each(
+    split: Any, arguments: dict[str, Any], members: Sequence[Any] | None = None
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the samples of each label, or of other members, and a function's arguments for them."""
     names = [name for name in _BY_SAMPLE if arguments.get(name) is not None]
-    for samples in split.members:
+    for samples in split.members if members is None else members:
         own = {name: _taken(split, arguments[name], samples) for name in names}
         yield samples, arguments | own
         del own  # before the next part is taken
@@ -238,11 +248,16 @@ def normalized_by_label(
     stored, out = arguments.pop("statistics"), arguments.pop("out")
     of_labels = repeat({}) if stored is None else _of_labels(stored, split, arguments)
     whole, statistics = split.output(out, arguments), []
-    for samples, own in _each(split, arguments):
-        part = function(**own | next(of_labels), out=split.place(own["x"]))
-        split.write(whole, samples, part.y)
-        statistics.append(part[1:])
-        del own, part  # before the next part is taken
+    for label in split.members:
+        given, pieces = next(of_labels), [label]
+        if stored is not None and isinstance(split, _Parts):
+            pieces = split.pieces(label)
+        for samples, own in _each(split, arguments, pieces):
+            part = function(**own | given, out=split.place(own["x"]))
+            split.write(whole, samples, part.y)
+            saved = part[1:]
+            del own, part  # before the next part is taken
+        statistics.append(saved)
     y = split.result_in(whole, out)
     return Normalized(y, *map(split.stacked, zip(*statistics, strict=True)))
 

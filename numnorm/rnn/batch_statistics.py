@@ -18,7 +18,7 @@ from numnorm.arguments import (
 from numnorm.array_types import Convention, LSTMVariant
 from numnorm.backends.contract.backend import RecurrentBackend
 from numnorm.backends.contract.recurrent import LSTMSpec, PackedSteps, RunningSteps
-from numnorm.norms.batch import new_batch_weight
+from numnorm.norms.running import new_batch_weight
 from numnorm.rnn.specs import lstm_spec
 
 

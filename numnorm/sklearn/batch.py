@@ -29,6 +29,7 @@ from numnorm.sklearn.base import (
     power_of_two,
 )
 from numnorm.sklearn.moments import moments_of
+from numnorm.sklearn.sparse import is_sparse, sparse_array, sparse_moments_of, times_scales
 
 # Squares of numbers between 2**-300 and 2**300, and sums of them, are in the range of float64.
 _MODERATE = 300
@@ -41,7 +42,7 @@ class BatchNormalizer(Normalizer):
     Parameters
     ----------
     with_mean : bool, default=True
-        Whether to subtract the mean of the feature.
+        Whether to subtract the mean of the feature. Sparse matrices, in CSR or CSC, need False.
     with_std : bool, default=True
         Whether to divide by the standard deviation of the feature.
     eps : float, default=0.0
@@ -206,6 +207,12 @@ class BatchNormalizer(Normalizer):
         """
         return self.fit(X, y, sample_weight, labels).transform(X, labels)
 
+    def _checked(self, X: Any, dtype: Any) -> Any:
+        """Return X as floats, sparse if it is and if no mean is subtracted."""
+        if self.with_mean or not is_sparse(X):
+            return super()._checked(X, dtype)
+        return sparse_array(self, X, dtype, takes_nan=self._takes_nan())
+
     def _learn(self, X: Any, sample_weight: Any, labels: Any, *, more: bool) -> Self:
         self._validate_params()
         values = self._validated(X, reset=not more)
@@ -220,7 +227,7 @@ class BatchNormalizer(Normalizer):
         kinds, parts = None, []
         if labels is not None:
             before = dict(zip(self.labels_, self._of_labels, strict=True)) if more else {}
-            new, members = _members(labels, len(values))
+            new, members = _members(labels, values.shape[0])
             if more:
                 rows_of(self.labels_, new)  # raises for labels of another type
             for label, rows in zip(new, members, strict=True):
@@ -297,24 +304,40 @@ class BatchNormalizer(Normalizer):
             raise ValueError(f"X must have {self.n_features_in_} features, got {width}")
         return like(X, self._by_label(_original, values, labels))
 
-    def _by_label(self, function: _Function, values: Array, labels: Any) -> Array:
+    def _by_label(self, function: _Function, values: Any, labels: Any) -> Any:
         """Return ``function(x, *statistics, out)`` of the samples of each label."""
-        out = self._out(values)
         if (labels is None) != (self.labels_ is None):
             state = "given, as fit had them" if labels is None else "None, as fit had none"
             raise ValueError(f"labels must be {state}")
+        sparse = is_sparse(values)
+        if labels is None and sparse:
+            scales = self._statistics(None)[2][None]
+            return times_scales(values, None, scales, inverse=function is _original, copy=self.copy)
         if labels is None:
-            return function(values, *self._statistics(None), out)
-        kinds, members = _members(labels, len(values))
+            return function(values, *self._statistics(None), self._out(values))
+        kinds, members = _members(labels, values.shape[0])
         rows, there = rows_of(self.labels_, kinds)
         if not there.all() and self.handle_unknown == "error":
             label = str(kinds[there.argmin()])
             raise ValueError(f"labels must have labels that fit had, got {label!r}")
+        if sparse:
+            rows_known = zip(rows, there, strict=True)
+            scales = np.stack(
+                [self._statistics(r if known else None)[2] for r, known in rows_known]
+            )
+            own = checked_labels(as_numpy(labels))
+            return times_scales(values, own, scales, inverse=function is _original, copy=self.copy)
+        out = self._out(values)
         result = np.empty_like(values) if out is None else out
         for samples, row, known in zip(members, rows, there, strict=True):
             statistics = self._statistics(row if known else None)
             result[samples] = function(values[samples], *statistics, None)
         return result
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = not self.with_mean
+        return tags
 
     def _statistics(self, row: Any) -> tuple[Array, Array, Array]:
         """Return the mean, what it lost by rounding, and the scale, as they are to be used.
@@ -354,6 +377,8 @@ def _learned(
 ) -> _Learned:
     """Return the moments of samples, merged with the moments of earlier samples."""
     known, exponents = before or (None, np.zeros(values.shape[1], int))
+    if is_sparse(values):
+        return _Learned(sparse_moments_of(values, weights, known, omit=omit), exponents)
     moments = moments_of(_scaled(values, exponents), weights, known, omit=omit)
     if before is None and not _is_moderate(moments):
         exponents = _scaling_exponents(power_of_two(values, axis=0)[0])

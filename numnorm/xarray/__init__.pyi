@@ -58,6 +58,8 @@ def batch_norm(
     convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: Number = 1e-05,
+    with_mean: bool = True,
+    clip: Number | None = None,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",

@@ -59,6 +59,7 @@ _HOMES = {
     ),
     "order.rows": ("order_backward", "order_forward"),
     "rows.rows": ("row_backward", "row_forward"),
+    "sparse.columns": ("sparse_moments", "sparse_scaled"),
     "weighted.arrays": ("whole_mask",),
     "weighted.columns": (
         "weighted_column_backward",

@@ -1,0 +1,1 @@
+"""Sparse matrices: moments and scaling of their columns."""
