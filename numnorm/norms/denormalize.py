@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from sys import modules
 from typing import Any, Generic, NamedTuple
 
@@ -21,23 +19,18 @@ from numnorm.arguments import (
 from numnorm.array_likes import (
     any_lazy,
     as_plain_array,
-    changes_other_elements,
     check_norm_on_host,
-    check_out,
     lazily,
     results_like,
     statistics_like,
     writable_view,
 )
 from numnorm.array_types import Array, ArrayLike, Input
-from numnorm.backends import backend_for
+from numnorm.backends import backend_for, backend_of
 from numnorm.layouts import normalized_axes
 
 STATISTICS = "mean", "rstd"
 PARAMETERS = "gamma", "beta"
-
-# The elements of a block: its float64 numbers stay in the cache of a core.
-_BLOCK = 1 << 14
 
 
 class DenormalizedGradients(NamedTuple, Generic[Array]):
@@ -157,11 +150,7 @@ def denormalize(
     given = float_arrays(mean=mean, rstd=rstd, gamma=gamma, beta=beta)
     places = places_of(array.shape, shapes_of(given), axis, channel_axis)
     laid = {name: places[name].laid(value) for name, value in given.items()}
-    target = None
-    if out is not None:
-        target = writable_view("out", out)
-        check_out(target, array, "y")
-    x = denormalized(array, laid, target)
+    x = denormalized(array, laid, writable_view("out", out))
     if out is not None:
         return out  # type: ignore[no-any-return]
     return x if result is None else result(x)
@@ -355,54 +344,20 @@ def shapes_of(arrays: dict[str, Any]) -> dict[str, Shape]:
 
 def denormalized(y: Any, laid: dict[str, Any], out: Any = None) -> Any:
     """Return x, an array of NumPy, maybe in `out`."""
-    x = np.empty(y.shape, y.dtype) if out is None else out
-    if out is not None and changes_other_elements(out, y):
-        y = y.copy()
-    with np.errstate(all="ignore"):
-        steps = [
-            (function, array.copy() if np.may_share_memory(array, x) else array)
-            for function, array in _steps(laid)
-        ]
-        for block in _blocks(y.shape):
-            values = y[block].astype(np.float64)
-            for function, array in steps:
-                function(values, array[_of_block(array.shape, block)], out=values)
-            x[block] = values
-    return x
-
-
-def _steps(laid: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the steps from y to x: a function, and its second argument."""
+    backend: Any = backend_of(np.ndarray)
     wide = {name: array.astype(np.float64, copy=False) for name, array in laid.items()}
-    if "beta" in wide:
-        yield np.subtract, wide["beta"]
+    gain = None
     if "gamma" in wide:
-        yield np.divide, wide["gamma"]
-    yield np.multiply, _deviation(wide["rstd"])
-    if "mean" in wide:
-        yield np.add, wide["mean"]
+        with np.errstate(all="ignore"):
+            gain = 1.0 / wide["gamma"]
+    deviation = _deviation(wide["rstd"])
+    return backend.denormalized(y, wide.get("beta"), gain, deviation, wide.get("mean"), out)
 
 
 def _deviation(rstd: Any) -> Any:
     """Return the reciprocal of rstd, 0 where rstd is 0."""
-    return np.where(rstd == 0.0, 0.0, 1.0 / rstd)
-
-
-def _blocks(shape: Shape) -> Iterator[tuple[slice, ...]]:
-    """Yield parts of an array along its first axes, each of about `_BLOCK` elements at most."""
-    if math.prod(shape) <= _BLOCK:
-        yield ()
-        return
-    length, each = shape[0], math.prod(shape[1:])
-    step = max(1, _BLOCK // each)
-    for start in range(0, length, step):
-        for rest in _blocks(shape[1:]) if each > _BLOCK else [()]:
-            yield slice(start, start + step), *rest
-
-
-def _of_block(shape: Shape, block: tuple[slice, ...]) -> tuple[slice, ...]:
-    """Return the part of an array that broadcasts which a part of y meets."""
-    return tuple(slice(None) if n == 1 else part for n, part in zip(shape, block, strict=False))
+    with np.errstate(all="ignore"):
+        return np.where(rstd == 0.0, 0.0, 1.0 / rstd)
 
 
 def gradients_of(dx: Any, y: Any, laid: dict[str, Any]) -> dict[str, Any]:

@@ -204,6 +204,19 @@ class BlockBackend(ArrayBackend, Protocol):
         """Return (count, mean, m2, mean_lo) of all parts, merged in order."""
 
 
+class DenormalizeBackend(ArrayBackend, Protocol):
+    """The way back from normalized arrays of the host."""
+
+    def denormalized(
+        self, y: Any, beta: Any, gain: Any, deviation: Any, mean: Any, out: Any
+    ) -> Any:
+        """Return ``(y - beta) * gain * deviation + mean``.
+
+        The arrays between y and out are None or float64, with as many axes as y, to broadcast
+        against it.
+        """
+
+
 class RecurrentBackend(ArrayBackend, Protocol):
     """Recurrent cells, and the array operations between the layers of a stack."""
 
