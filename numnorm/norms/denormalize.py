@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from sys import modules
 from typing import Any, Generic, NamedTuple
 
@@ -270,6 +271,14 @@ def places_of(
     TypeError, ValueError
         If an axis is wrong, or an array has a shape that does not fit.
     """
+    if (type(axis) is int and channel_axis is None) or type(channel_axis) is int:
+        return _known_places(shape, tuple(given.items()), axis, channel_axis)
+    return _places(shape, given, axis, channel_axis)
+
+
+def _places(
+    shape: Shape, given: dict[str, Shape], axis: Any, channel_axis: Any
+) -> dict[str, Place]:
     if not shape:
         raise ValueError("y must have at least 1 axis, got a scalar")
     every = tuple(range(len(shape)))
@@ -289,6 +298,13 @@ def places_of(
         else _place_of_parameter(name, own, shape, along, meaning)
         for name, own in given.items()
     }
+
+
+@functools.lru_cache(maxsize=1024)
+def _known_places(
+    shape: Shape, given: tuple[tuple[str, Shape], ...], axis: Any, channel_axis: Any
+) -> dict[str, Place]:
+    return _places(shape, dict(given), axis, channel_axis)
 
 
 def _place_of_statistic(name: str, own: Shape, shape: Shape, kept: list[tuple[int, ...]]) -> Place:
@@ -345,19 +361,16 @@ def shapes_of(arrays: dict[str, Any]) -> dict[str, Shape]:
 def denormalized(y: Any, laid: dict[str, Any], out: Any = None) -> Any:
     """Return x, an array of NumPy, maybe in `out`."""
     backend: Any = backend_of(np.ndarray)
-    wide = {name: array.astype(np.float64, copy=False) for name, array in laid.items()}
     gain = None
-    if "gamma" in wide:
+    if "gamma" in laid:
         with np.errstate(all="ignore"):
-            gain = 1.0 / wide["gamma"]
-    deviation = _deviation(wide["rstd"])
-    return backend.denormalized(y, wide.get("beta"), gain, deviation, wide.get("mean"), out)
+            gain = 1.0 / laid["gamma"].astype(np.float64, copy=False)
+    return backend.denormalized(y, laid.get("beta"), gain, laid["rstd"], laid.get("mean"), out)
 
 
 def _deviation(rstd: Any) -> Any:
     """Return the reciprocal of rstd, 0 where rstd is 0."""
-    with np.errstate(all="ignore"):
-        return np.where(rstd == 0.0, 0.0, 1.0 / rstd)
+    return np.where(rstd == 0.0, 0.0, 1.0 / rstd)
 
 
 def gradients_of(dx: Any, y: Any, laid: dict[str, Any]) -> dict[str, Any]:

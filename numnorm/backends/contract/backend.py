@@ -207,13 +207,11 @@ class BlockBackend(ArrayBackend, Protocol):
 class DenormalizeBackend(ArrayBackend, Protocol):
     """The way back from normalized arrays of the host."""
 
-    def denormalized(
-        self, y: Any, beta: Any, gain: Any, deviation: Any, mean: Any, out: Any
-    ) -> Any:
-        """Return ``(y - beta) * gain * deviation + mean``.
+    def denormalized(self, y: Any, beta: Any, gain: Any, rstd: Any, mean: Any, out: Any) -> Any:
+        """Return ``(y - beta) * gain / rstd + mean``, and the mean where rstd is 0.
 
-        The arrays between y and out are None or float64, with as many axes as y, to broadcast
-        against it.
+        The arrays between y and out have as many axes as y, to broadcast against it; all but rstd
+        may be None.
         """
 
 

@@ -19,6 +19,7 @@ from numnorm.backends.cpu.memory.kernel_arrays import as_flat, window
 from numnorm.backends.cpu.memory.placement import empty_like
 from numnorm.backends.cpu.simd.access import VectorAccess, full_access, tail_access
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of, in_float64
+from numnorm.backends.cpu.simd.functions import reciprocal, unless_zero
 from numnorm.backends.cpu.simd.vector import multiply_add
 
 # Rows are taken in pieces of so many elements, which parts of the work may share.
@@ -27,24 +28,46 @@ _PIECE = 4096
 _JOINED = 256
 
 
-def _make_put(element_type: ElementType, access: VectorAccess) -> Callable[..., Any]:
+@inlined
+def _same(factor):
+    """Return a factor that is a number already."""
+    return factor
+
+
+@inlined
+def _deviations(rstd):
+    """Return the reciprocals of a vector, 0 for 0."""
+    return unless_zero(reciprocal(rstd), rstd)
+
+
+@inlined
+def _deviation(rstd):
+    """Return the reciprocal of a number, 0 for 0."""
+    return 0.0 if rstd == 0.0 else 1.0 / rstd
+
+
+def _make_put(
+    element_type: ElementType, access: VectorAccess, deviation: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return a compiled ``put(y, j, active, coefficients, x)`` for a vector from index j on.
 
-    The coefficients are beta, the reciprocal of gamma, the deviation and the mean.
+    The coefficients are beta, the reciprocal of gamma, what `deviation` takes, and the mean.
     """
     to_compute, to_storage = element_type.to_compute, element_type.to_storage
     read, write = access.read, access.write
 
     @inlined
     def put(y, j, active, coefficients, x):
-        beta, gain, deviation, mean = coefficients
+        beta, gain, factor, mean = coefficients
         xhat = (to_compute(read(y, j, active)) - beta) * gain
-        write(x, j, to_storage(multiply_add(xhat, deviation, mean)), active)
+        write(x, j, to_storage(multiply_add(xhat, deviation(factor), mean)), active)
 
     return put
 
 
-def _make_store_piece(element_type: ElementType) -> Callable[..., Any]:
+def _make_store_piece(
+    element_type: ElementType, deviation: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return a compiled ``store_piece(y, begin, size, coefficients, offset, x)``.
 
     It takes `size` elements of flat arrays from the index `begin` on; the coefficients of the first
@@ -52,8 +75,8 @@ def _make_store_piece(element_type: ElementType) -> Callable[..., Any]:
     """
     count = element_type.lanes
     full, some = full_access(count), tail_access(count)
-    load_full, put_full = full.coefficient, _make_put(element_type, full)
-    load_some, put_some = some.coefficient, _make_put(element_type, some)
+    load_full, put_full = full.coefficient, _make_put(element_type, full, deviation)
+    load_some, put_some = some.coefficient, _make_put(element_type, some, deviation)
 
     @inlined
     def store_piece(y, begin, size, coefficients, offset, x):
@@ -71,44 +94,43 @@ def _make_store_piece(element_type: ElementType) -> Callable[..., Any]:
 
 @functools.cache
 def make_denormalize(element_type: ElementType) -> Kernel:
-    """Return a kernel of ``y``, flat float64 coefficients, ``x`` and numbers.
+    """Return a kernel of ``y``, four flat arrays of float64, ``x``, ``steps`` and ``parts``.
 
-    Its ``shape`` is that of y, ``(outer, middle, inner)``. Where the coefficients of a row begin
-    follow from the distances between those of two neighbours along the first two axes, in
-    ``steps``; they are arrays along a row if `steps` says so.
+    The shape of y is ``(outer, middle, inner)``. The four are beta, the reciprocal of gamma, rstd
+    and the mean. In ``steps`` are, for the first two and for the last two, by how much their index
+    grows along the first and along the second axis, and whether it grows along a row; then, how
+    many pieces a row has.
     """
-    store_piece = _make_store_piece(in_float64(element_type))
+    in_double = in_float64(element_type)
+    store = _make_store_piece(in_double, _same)
+    store_along = _make_store_piece(in_double, _deviations)
 
-    def kernel(y, beta, gain, deviation, mean, x, steps, parts, first, last):
-        y_flat, x_flat = as_flat(y), as_flat(x)
-        _, middle, inner = y.shape
-        pieces = steps[6]
-        total = y.shape[0] * middle * pieces
+    def kernel(y, beta, gain, rstd, mean, x, steps, parts, first, last):
+        outer, middle, inner = y.shape
+        y_flat, x_flat, pieces = as_flat(y), as_flat(x), steps[6]
+        total = outer * middle * pieces
         start, stop = first * total // parts, last * total // parts
         piece, row = start % pieces, start // pieces
         i, j = row // middle, row % middle
         for _ in range(start, stop):
             offset = piece * _PIECE
             size = min(inner - offset, _PIECE)
-            begin = (i * middle + j) * inner + offset
+            at = (i * middle + j) * inner + offset
             p, s = i * steps[0] + j * steps[1], i * steps[3] + j * steps[4]
-            if steps[2] == 0 and steps[5] == 0:
-                given = beta[p], None, gain[p] * deviation[s], mean[s]
-                store_piece(y_flat, begin, size, given, 0, x_flat)
-            elif steps[5] == 0:
-                given = window(beta, p, inner), window(gain, p, inner), deviation[s], mean[s]
-                store_piece(y_flat, begin, size, given, offset, x_flat)
-            elif steps[2] == 0:
-                given = beta[p], gain[p], window(deviation, s, inner), window(mean, s, inner)
-                store_piece(y_flat, begin, size, given, offset, x_flat)
+            if steps[5] == 0:
+                factor = _deviation(rstd[s])
+                if steps[2] == 0:
+                    store(y_flat, at, size, (beta[p], None, gain[p] * factor, mean[s]), 0, x_flat)
+                else:
+                    b, g = window(beta, p, inner), window(gain, p, inner)
+                    store(y_flat, at, size, (b, g, factor, mean[s]), offset, x_flat)
             else:
-                given = (
-                    window(beta, p, inner),
-                    window(gain, p, inner),
-                    window(deviation, s, inner),
-                    window(mean, s, inner),
-                )
-                store_piece(y_flat, begin, size, given, offset, x_flat)
+                r, m = window(rstd, s, inner), window(mean, s, inner)
+                if steps[2] == 0:
+                    store_along(y_flat, at, size, (beta[p], gain[p], r, m), offset, x_flat)
+                else:
+                    b, g = window(beta, p, inner), window(gain, p, inner)
+                    store_along(y_flat, at, size, (b, g, r, m), offset, x_flat)
             piece += 1
             if piece == pieces:
                 piece, j = 0, j + 1
@@ -136,8 +158,9 @@ class _Group(NamedTuple):
         """Return flat coefficients of float64; `default` in the place of None."""
         if array is None:
             return np.full(math.prod(self.wanted), default)
-        wide = np.broadcast_to(array.reshape(self.shape), self.wanted)
-        return np.ascontiguousarray(wide, np.float64).reshape(-1)
+        if self.wanted != self.shape:
+            array = np.broadcast_to(array.reshape(self.shape), self.wanted)
+        return np.ascontiguousarray(array, np.float64).reshape(-1)
 
 
 class _Plan(NamedTuple):
@@ -153,19 +176,19 @@ class _Plan(NamedTuple):
     small: bool
 
 
-def denormalized(y: Array, beta: Any, gain: Any, deviation: Any, mean: Any, out: Any) -> Array:
-    """Return ``(y - beta) * gain * deviation + mean``.
+def denormalized(y: Array, beta: Any, gain: Any, rstd: Any, mean: Any, out: Any) -> Array:
+    """Return ``(y - beta) * gain / rstd + mean``, and the mean where rstd is 0.
 
-    The arrays between y and out are None or float64, with as many axes as y, to broadcast against
-    it.
+    The arrays between y and out have as many axes as y, to broadcast against it; all but rstd may
+    be None.
     """
-    plan = _plan(y.dtype, y.shape, _common(beta, gain), _common(deviation, mean))
+    plan = _plan(y.dtype, y.shape, _common(beta, gain), _common(rstd, mean))
     beta, gain = _alike(beta, gain)
-    deviation, mean = _alike(deviation, mean)
+    rstd, mean = _alike(rstd, mean)
     coefficients = (
         plan.parameters.coefficients(beta, 0.0),
         plan.parameters.coefficients(gain, 1.0),
-        plan.statistics.coefficients(deviation, 1.0),
+        plan.statistics.coefficients(rstd, 1.0),
         plan.statistics.coefficients(mean, 0.0),
     )
     source = as_kernel_array(y, plan.element_type, None, plan.shape)
