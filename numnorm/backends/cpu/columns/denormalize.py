@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import Shape
+from numnorm.array_likes import check_out
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.compiler.parallel import is_small, row_parts, run
 from numnorm.backends.cpu.memory.host_arrays import Array, as_kernel_array, output_like, result
@@ -182,6 +183,10 @@ def denormalized(y: Array, beta: Any, gain: Any, rstd: Any, mean: Any, out: Any)
     The arrays between y and out have as many axes as y, to broadcast against it; all but rstd may
     be None.
     """
+    if not y.size:
+        if out is not None:
+            check_out(out, y, "y")
+        return np.empty_like(y) if out is None else out
     plan = _plan(y.dtype, y.shape, _common(beta, gain), _common(rstd, mean))
     beta, gain = _alike(beta, gain)
     rstd, mean = _alike(rstd, mean)
