@@ -8,6 +8,7 @@ from numnorm.arguments import Axis
 from numnorm.array_types import Convention, Detach, EpsIn, Integer, NanPolicy, Number
 from numnorm.jax.batch import BatchNormalized as BatchNormalized
 from numnorm.jax.batch import batch_norm as batch_norm
+from numnorm.jax.denormalize import denormalize as denormalize
 from numnorm.jax.recurrent import gru as gru
 from numnorm.jax.recurrent import lstm as lstm
 
@@ -15,6 +16,7 @@ __all__ = [
     "BatchNormalized",
     "ada_norm",
     "batch_norm",
+    "denormalize",
     "emsc",
     "exponential_norm",
     "group_norm",

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from numnorm.array_types import Convention, EpsIn, Integer, NanPolicy, Number
 from numnorm.norms.moments import GroupMoments
+from numnorm.xarray.denormalize import denormalize as denormalize
 from numnorm.xarray.moments import batch_moments as batch_moments
 from numnorm.xarray.named_dims import Dims, Labelled
 
@@ -11,6 +12,7 @@ __all__ = [
     "ada_norm",
     "batch_moments",
     "batch_norm",
+    "denormalize",
     "emsc",
     "exponential_norm",
     "group_norm",
