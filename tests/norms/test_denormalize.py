@@ -243,13 +243,14 @@ def test_round_trip_of_every_norm(dtype, affine):
 
 
 @pytest.mark.parametrize("dtype, units", [(np.float32, 0), (np.float64, 1)])
-def test_round_trip_at_an_offset_of_1e7(dtype, units):
+@pytest.mark.parametrize("offset", [1e3, 1e7, 1e12])
+def test_round_trip_at_an_offset(dtype, units, offset):
     # In float32 the mean is float64: nothing is lost. In float64 the saved mean is rounded.
-    x = (1e7 + RNG.normal(size=(50, 400))).astype(dtype)
+    x = (offset + RNG.normal(size=(50, 400))).astype(dtype)
     for axis in (-1, 0):
         y, mean, rstd = numnorm.layer_norm_forward(x, axis=axis)
         back = numnorm.denormalize(y, mean, rstd, axis=axis)
-        assert abs(back - x).max() <= units * np.spacing(dtype(1e7))
+        assert abs(back - x).max() <= units * np.spacing(dtype(offset))
 
 
 def test_a_flat_row_gives_its_mean_whatever_y_is():
