@@ -42,6 +42,21 @@ class Incomplete(NamedTuple):
     keep: Array
 
 
+class Inverse(NamedTuple):
+    """A normalized array, and statistics in float64, as numnorm saves them."""
+
+    x: Array
+    mean: Array
+    rstd: Array
+
+    def broadcast(self, case: Case) -> tuple[Array, Array, Array]:
+        """Return the array and its statistics in its dtype, to broadcast against it."""
+        last = case.norm == "denormalize"
+        statistics = (a.astype(self.x.dtype) for a in (self.mean, self.rstd))
+        mean, rstd = (a[..., np.newaxis] if last else a for a in statistics)
+        return self.x, mean, rstd
+
+
 # For successive cases of the same array; more than one entry could need too much memory.
 @lru_cache(maxsize=1)
 def _drawn(shape: tuple[int, ...], dtype: str) -> Arrays:
@@ -100,10 +115,19 @@ def _drawn_incomplete(shape: tuple[int, ...], dtype: str, nan: bool) -> Incomple
     return Incomplete(np.where(keep, x, np.nan).astype(dtype) if nan else x, keep)
 
 
+@lru_cache(maxsize=1)
+def _drawn_inverse(norm: str, shape: tuple[int, ...], dtype: str) -> Inverse:
+    generator = np.random.default_rng(0)
+    own = shape[:-1] if norm == "denormalize" else shape[-1:]
+    x = generator.standard_normal(shape, dtype)
+    return Inverse(x, generator.normal(5, 1, own), generator.uniform(0.5, 2, own))
+
+
 def arrays_of(case: Case) -> Any:
     """Return the `Sequences` of a cell, or the `Arrays` of a norm, in the dtype of `case`.
 
-    For an estimator and a moving norm only x is there; where values are missing, an `Incomplete`.
+    For an estimator and a moving norm only x is there; where values are missing, an `Incomplete`;
+    for the way back, an `Inverse`.
     The axis 1 of a norm's array is that of rows and of channels.
     """
     if case.family == "cells":
@@ -114,6 +138,8 @@ def arrays_of(case: Case) -> Any:
         return _drawn_recording(case.shape, case.dtype)
     if case.family == "missing":
         return _drawn_incomplete(case.shape, case.dtype, case.norm != "rows_where")
+    if case.family == "inverse":
+        return _drawn_inverse(case.norm, case.shape, case.dtype)
     return _drawn(case.shape, case.dtype)
 
 

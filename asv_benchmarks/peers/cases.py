@@ -53,6 +53,12 @@ TIME_LAST = [(22, 50_000), (512, 10_000)]
 # Samples and features of which some are missing.
 INCOMPLETE = [(1024, 768), (4096, 1024)]
 
+# Forecasts of samples and channels, with steps last; and rows, as one channel.
+FORECASTS = [(32, 7, 96), (32, 7, 720), (256, 21, 192), (32, 321, 96), (32, 862, 336)]
+FORECASTS += [(1024, 768), (16384, 1024)]
+# Samples and features, of statistics of each feature.
+FEATURES = [(8192, 256), (100_000, 64), (1_000_000, 8)]
+
 # The number of groups in Wu and He (2018).
 GROUPS = 32
 # Added to a variance.
@@ -71,6 +77,8 @@ ALPHA = 1e-3
 LEAST = 1e-4
 # No gain, no bias, no epsilon: rows and columns with NaN left out, and rows under a mask.
 MISSING = ("rows_nan", "columns_nan", "rows_where")
+# The way back, by statistics of all but the last axis, and of the last axis.
+INVERSES = ("denormalize", "denormalize_features")
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,8 @@ class Case:
     norm : str
         A norm of numnorm, ``"batch_norm_inference"``, or ``"standardize"``: a layer norm without
         gain, bias and epsilon, as `zscore` and `scale` compute it. Or one of `CELLS`, or one of
-        `ESTIMATORS`, which are fitted and transform the same array, or of `MOVING` or `MISSING`.
+        `ESTIMATORS`, which are fitted and transform the same array, or of `MOVING`, `MISSING` or
+        `INVERSES`.
     direction : {"forward", "backward", "forward and backward"}
         Only the output; all gradients, from the saved results of the forward pass; or, for cells,
         all gradients including the forward pass.
@@ -107,7 +116,12 @@ class Case:
     @property
     def family(self) -> str:
         """The family of comparable cases."""
-        families = {"estimators": ESTIMATORS, "moving": MOVING, "missing": MISSING}
+        families = {
+            "estimators": ESTIMATORS,
+            "moving": MOVING,
+            "missing": MISSING,
+            "inverse": INVERSES,
+        }
         for family, norms in families.items():
             if self.norm in norms:
                 return family
@@ -146,7 +160,7 @@ def all_cases(quick: bool = False) -> list[Case]:
     cells = _cells(QUICK_SEQUENCES if quick else SEQUENCES)
     estimators = _estimators(QUICK_SPECTRA if quick else SPECTRA)
     incomplete = INCOMPLETE[:1] if quick else INCOMPLETE
-    return [*norms, *cells, *estimators, *_moving(quick), *_missing(incomplete)]
+    return [*norms, *cells, *estimators, *_moving(quick), *_missing(incomplete), *_inverses(quick)]
 
 
 def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -> Iterator[Case]:
@@ -213,5 +227,12 @@ def _moving(quick: bool) -> Iterator[Case]:
 def _missing(shapes: list[tuple[int, ...]]) -> Iterator[Case]:
     for norm in MISSING:
         for shape in shapes:
+            for dtype in ("float32", "float64"):
+                yield Case(norm, "forward", shape, dtype)
+
+
+def _inverses(quick: bool) -> Iterator[Case]:
+    for norm, shapes in zip(INVERSES, (FORECASTS, FEATURES), strict=True):
+        for shape in shapes[:1] if quick else shapes:
             for dtype in ("float32", "float64"):
                 yield Case(norm, "forward", shape, dtype)

@@ -44,6 +44,10 @@ difference of cumulative sums. Full windows are compared with the definition.
 Of incomplete data a tenth is missing: NaN (`rows_nan`, `columns_nan`) or under a mask
 (`rows_where`). There is no gain, no bias and no epsilon.
 
+The inverse is the way back: a forecast, samples × channels × steps or rows, times the deviation
+of its row plus the mean, and `_features` the same by features. numnorm takes float64 statistics, as
+it saves them, and the others those in the dtype of the forecast, in one line of arithmetic.
+
 The last tables are of compiled code, with ratios to their first column: numnorm.jax under
 `jax.jit` beside the definitions in JAX, and numnorm in a function of Numba beside plain loops in
 three passes, both with one thread.
