@@ -20,8 +20,8 @@ import numnorm
 # -------------------
 #
 # Four channels with the period of a day, 24 steps. Level and amplitude walk at random and grow, so
-# that the last third of the series, on which forecasts are tested, lies where no window of the first
-# two thirds was.
+# that the last third of the series, on which forecasts are tested, lies where no window of the
+# first two thirds was.
 
 STEPS, CHANNELS, DAY = 3000, 4, 24
 WINDOW, HORIZON = 72, 24
@@ -57,10 +57,10 @@ def parts_of(seed):
 # The norm around the network
 # ---------------------------
 #
-# ``Global`` scales all data by the statistics of the training windows, as a ``StandardScaler`` does:
-# batch norm with stored statistics. ``Reversible`` takes those of each window and channel, and has a
-# gain and a bias for each channel. Both undo what they did by ``numnorm.denormalize``, and their
-# gradients come from ``_backward``.
+# ``Global`` scales all data by the statistics of the training windows, as a ``StandardScaler``
+# does: batch norm with stored statistics. ``Reversible`` takes those of each window and channel,
+# and has a gain and a bias for each channel. Both undo what they did by ``numnorm.denormalize``,
+# and their gradients come from ``_backward``.
 
 
 class Global:
@@ -155,8 +155,9 @@ def trained(kind, windows, targets, seed, epochs=15, batch=32, rate=4e-3):
 
 
 # %%
-# Beside it, a linear forecaster by least squares, with a little ridge. It can learn by itself to carry
-# a level over: weights that sum to 1. Its targets are normalized by the statistics of their windows.
+# Beside it, a linear forecaster by least squares, with a little ridge. It can learn by itself to
+# carry a level over: weights that sum to 1. Its targets are normalized by the statistics of their
+# windows.
 
 
 def linear(kind, windows, targets, new):

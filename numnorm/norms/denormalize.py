@@ -32,6 +32,7 @@ from numnorm.layouts import normalized_axes
 
 STATISTICS = "mean", "rstd"
 PARAMETERS = "gamma", "beta"
+_FLOAT64 = np.dtype(np.float64)
 
 
 class DenormalizedGradients(NamedTuple, Generic[Array]):
@@ -146,8 +147,7 @@ def denormalize(
     """
     if "dask" in modules and any_lazy(y, mean, rstd, gamma, beta):
         return lazily(denormalize, locals())
-    check_norm_on_host("denormalize", y, "y")
-    result, (_, array) = results_like(y), backend_for(y, "y")
+    result, array = _of_host(y)
     given = float_arrays(mean=mean, rstd=rstd, gamma=gamma, beta=beta)
     places = places_of(array.shape, shapes_of(given), axis, channel_axis)
     laid = {name: places[name].laid(value) for name, value in given.items()}
@@ -205,8 +205,7 @@ def denormalize_backward(
     """
     if "dask" in modules and any_lazy(dx, y, mean, rstd, gamma, beta):
         return lazily(denormalize_backward, locals())
-    check_norm_on_host("denormalize", y, "y")
-    result, (_, array) = results_like(y), backend_for(y, "y")
+    result, array = _of_host(y)
     gradient = float_arrays(dx=dx)["dx"]
     check_shape("dx", gradient.shape, array.shape, "the shape of y")
     given = float_arrays(mean=mean, rstd=rstd, gamma=gamma, beta=beta)
@@ -252,13 +251,21 @@ class Place(NamedTuple):
         """Return the array with as many axes as y, to broadcast against it."""
         if self.repeats > 1:
             array = array.repeat(self.repeats, axis=len(self.shape) - 1)
-        return array[tuple(slice(None) if axis in self.axes else None for axis in range(self.ndim))]
+        elif len(self.shape) == self.ndim:
+            return array
+        return array[_index(self.axes, self.ndim)]
 
     def gathered(self, gradient: Any) -> Any:
         """Return the gradient of the array, given that of the laid one."""
         if self.repeats > 1:
             gradient = gradient.reshape(*self.shape, self.repeats).sum(axis=-1)
         return gradient.reshape(self.shape)
+
+
+@functools.cache
+def _index(axes: tuple[int, ...], ndim: int) -> tuple[Any, ...]:
+    """Return the index that puts the axes of an array at some of `ndim` axes."""
+    return tuple(slice(None) if axis in axes else None for axis in range(ndim))
 
 
 def places_of(
@@ -338,6 +345,14 @@ def _place_of_parameter(
     return Place(own, along, len(shape))
 
 
+def _of_host(y: Any) -> tuple[Any, Any]:
+    """Return what makes results of the library of y, None for NumPy's, and y as a float array."""
+    if type(y) is np.ndarray:
+        return None, backend_for(y, "y")[1]
+    check_norm_on_host("denormalize", y, "y")
+    return results_like(y), backend_for(y, "y")[1]
+
+
 def float_arrays(**values: Any) -> dict[str, Any]:
     """Return those arrays that are given, as NumPy's; only the mean, a gain or a bias may lack."""
     arrays = {}
@@ -345,8 +360,10 @@ def float_arrays(**values: Any) -> dict[str, Any]:
         if value is None and name in ("mean", *PARAMETERS):
             continue
         array = as_plain_array(name, value)
-        check_float(name, array.dtype)
-        arrays[name] = array.astype(result_dtype(name, array.dtype), copy=False)
+        if array.dtype is not _FLOAT64:
+            check_float(name, array.dtype)
+            array = array.astype(result_dtype(name, array.dtype), copy=False)
+        arrays[name] = array
     return arrays
 
 

@@ -27,6 +27,7 @@ from numnorm.backends.cpu.simd.vector import multiply_add
 _PIECE = 4096
 # Rows of fewer elements are joined, where the same numbers repeat from row to row.
 _JOINED = 256
+_FLOAT64 = np.dtype(np.float64)
 
 
 @inlined
@@ -158,10 +159,19 @@ class _Group(NamedTuple):
     def coefficients(self, array: Array | None, default: float) -> Array:
         """Return flat coefficients of float64; `default` in the place of None."""
         if array is None:
-            return np.full(math.prod(self.wanted), default)
+            size = math.prod(self.wanted)
+            return _numbers(default) if size == 1 else np.full(size, default)
         if self.wanted != self.shape:
             array = np.broadcast_to(array.reshape(self.shape), self.wanted)
+        elif array.dtype is _FLOAT64 and array.flags.carray:
+            return array.reshape(-1)
         return np.ascontiguousarray(array, np.float64).reshape(-1)
+
+
+@functools.cache
+def _numbers(value: float) -> Array:
+    """Return an array of one number, which kernels only read."""
+    return np.full(1, value)
 
 
 class _Plan(NamedTuple):
