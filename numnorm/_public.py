@@ -11,6 +11,11 @@ from numnorm.norms.batch import (
     batch_norm_forward,
     chunk_multiple,
 )
+from numnorm.norms.denormalize import (
+    DenormalizedGradients,
+    denormalize,
+    denormalize_backward,
+)
 from numnorm.norms.emsc import EMSCNormalized, emsc, emsc_backward, emsc_forward
 from numnorm.norms.exponential import (
     exponential_norm,
@@ -62,6 +67,7 @@ from numnorm.positions import positional_encoding
 from numnorm.threads import num_threads
 
 __all__ = [
+    "DenormalizedGradients",
     "EMSCNormalized",
     "ExponentialState",
     "Gradients",
@@ -85,6 +91,8 @@ __all__ = [
     "batch_norm_backward",
     "batch_norm_forward",
     "chunk_multiple",
+    "denormalize",
+    "denormalize_backward",
     "emsc",
     "emsc_backward",
     "emsc_forward",

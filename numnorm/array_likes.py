@@ -50,10 +50,11 @@ def is_on_device(value: Any) -> bool:
     return True
 
 
-def check_norm_on_host(norm: str, value: Any) -> None:
+def check_norm_on_host(norm: str, value: Any, name: str = "x") -> None:
     """Raise if an array is on a device, for a norm without kernels for it."""
     if is_on_device(value):
-        raise NotImplementedError(f"{norm} is not supported on a device: copy x to the host first")
+        text = f"{norm} is not supported on a device: copy {name} to the host first"
+        raise NotImplementedError(text)
 
 
 def check_on_host(name: str, value: Any) -> None:

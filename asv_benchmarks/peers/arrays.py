@@ -49,6 +49,21 @@ class Labelled(NamedTuple):
     labels: Array
 
 
+class Inverse(NamedTuple):
+    """A normalized array, and statistics in float64, as numnorm saves them."""
+
+    x: Array
+    mean: Array
+    rstd: Array
+
+    def broadcast(self, case: Case) -> tuple[Array, Array, Array]:
+        """Return the array and its statistics in its dtype, to broadcast against it."""
+        last = case.norm == "denormalize"
+        statistics = (a.astype(self.x.dtype) for a in (self.mean, self.rstd))
+        mean, rstd = (a[..., np.newaxis] if last else a for a in statistics)
+        return self.x, mean, rstd
+
+
 # For successive cases of the same array; more than one entry could need too much memory.
 @lru_cache(maxsize=1)
 def _drawn(shape: tuple[int, ...], dtype: str) -> Arrays:
@@ -112,11 +127,19 @@ def _drawn_labelled(shape: tuple[int, ...], dtype: str) -> Labelled:
     return Labelled(_drawn(shape, dtype).x, np.arange(shape[0]) // 30 % LABELS)
 
 
+@lru_cache(maxsize=1)
+def _drawn_inverse(norm: str, shape: tuple[int, ...], dtype: str) -> Inverse:
+    generator = np.random.default_rng(0)
+    own = shape[:-1] if norm == "denormalize" else shape[-1:]
+    x = generator.standard_normal(shape, dtype)
+    return Inverse(x, generator.normal(5, 1, own), generator.uniform(0.5, 2, own))
+
+
 def arrays_of(case: Case) -> Any:
     """Return the `Sequences` of a cell, or the `Arrays` of a norm, in the dtype of `case`.
 
-    For an estimator and a moving norm only x is there; where values are missing, an `Incomplete`,
-    and of samples with labels a `Labelled`.
+    For an estimator and a moving norm only x is there; where values are missing, an `Incomplete`;
+    of samples with labels, a `Labelled`; for the way back, an `Inverse`.
     The axis 1 of a norm's array is that of rows and of channels.
     """
     if case.family == "cells":
@@ -129,6 +152,8 @@ def arrays_of(case: Case) -> Any:
         return _drawn_incomplete(case.shape, case.dtype, case.norm != "rows_where")
     if case.family == "labels":
         return _drawn_labelled(case.shape, case.dtype)
+    if case.family == "inverse":
+        return _drawn_inverse(case.norm, case.shape, case.dtype)
     return _drawn(case.shape, case.dtype)
 
 

@@ -59,6 +59,12 @@ LABELLED = [
 ]
 QUICK_LABELLED = [(1000, 20), (7300, 100)]
 
+# Forecasts of samples and channels, with steps last; and rows, as one channel.
+FORECASTS = [(32, 7, 96), (32, 7, 720), (256, 21, 192), (32, 321, 96), (32, 862, 336)]
+FORECASTS += [(1024, 768), (16384, 1024)]
+# Samples and features, of statistics of each feature.
+FEATURES = [(8192, 256), (100_000, 64), (1_000_000, 8)]
+
 # The number of groups in Wu and He (2018).
 GROUPS = 32
 # Added to a variance.
@@ -80,6 +86,8 @@ MISSING = ("rows_nan", "columns_nan", "rows_where")
 # The means and the deviations of each label, and the samples normalized by those of their label.
 BY_LABEL = ("labels_statistics", "labels_norm")
 LABELS = 12
+# The way back, by statistics of all but the last axis, and of the last axis.
+INVERSES = ("denormalize", "denormalize_features")
 
 
 @dataclass(frozen=True)
@@ -91,8 +99,8 @@ class Case:
     norm : str
         A norm of numnorm, ``"batch_norm_inference"``, or ``"standardize"``: a layer norm without
         gain, bias and epsilon, as `zscore` and `scale` compute it. Or one of `CELLS`, or one of
-        `ESTIMATORS`, which are fitted and transform the same array, or of `MOVING`, `MISSING` or
-        `BY_LABEL`.
+        `ESTIMATORS`, which are fitted and transform the same array, or of `MOVING`, `MISSING`,
+        `BY_LABEL` or `INVERSES`.
     direction : {"forward", "backward", "forward and backward"}
         Only the output; all gradients, from the saved results of the forward pass; or, for cells,
         all gradients including the forward pass.
@@ -117,8 +125,13 @@ class Case:
     @property
     def family(self) -> str:
         """The family of comparable cases."""
-        families = {"estimators": ESTIMATORS, "moving": MOVING, "missing": MISSING}
-        families["labels"] = BY_LABEL
+        families = {
+            "estimators": ESTIMATORS,
+            "moving": MOVING,
+            "missing": MISSING,
+            "labels": BY_LABEL,
+            "inverse": INVERSES,
+        }
         for family, norms in families.items():
             if self.norm in norms:
                 return family
@@ -158,7 +171,7 @@ def all_cases(quick: bool = False) -> list[Case]:
     estimators = _estimators(QUICK_SPECTRA if quick else SPECTRA)
     incomplete = INCOMPLETE[:1] if quick else INCOMPLETE
     by_label = _by_label(QUICK_LABELLED if quick else LABELLED)
-    return [*norms, *cells, *estimators, *_moving(quick), *_missing(incomplete), *by_label]
+    return [*norms, *cells, *estimators, *_moving(quick), *_missing(incomplete), *by_label, *_inverses(quick)]
 
 
 def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -> Iterator[Case]:
@@ -233,4 +246,11 @@ def _by_label(shapes: list[tuple[int, ...]]) -> Iterator[Case]:
     for shape in shapes:
         for dtype in ("float32", "float64"):
             for norm in BY_LABEL:
+                yield Case(norm, "forward", shape, dtype)
+
+
+def _inverses(quick: bool) -> Iterator[Case]:
+    for norm, shapes in zip(INVERSES, (FORECASTS, FEATURES), strict=True):
+        for shape in shapes[:1] if quick else shapes:
+            for dtype in ("float32", "float64"):
                 yield Case(norm, "forward", shape, dtype)

@@ -118,6 +118,9 @@ def _expected(
         return cell_definition.results(case, arrays_of(case))
     if case.family == "estimators":
         return [estimator_definition.result(case, arrays_of(case).x.astype(np.float64))]
+    if case.family == "inverse":
+        y, mean, rstd = (a.astype(np.float64) for a in arrays_of(case).broadcast(case))
+        return [y / rstd + mean]
     if norm in MOVING + MISSING + BY_LABEL:
         return [statistics_definition.result(case, arrays_of(case))]
     arrays = Arrays(*(array.astype(np.float64) for array in arrays_of(case)))

@@ -49,6 +49,10 @@ The cases of labels are samples × features with one of 12 labels for each sampl
 normalized by those of their label. There is no epsilon. xarray's `groupby` goes without flox, which
 has its own column.
 
+The inverse is the way back: a forecast, samples × channels × steps or rows, times the deviation
+of its row plus the mean, and `_features` the same by features. numnorm takes float64 statistics, as
+it saves them, and the others those in the dtype of the forecast, in one line of arithmetic.
+
 The last tables are of compiled code, with ratios to their first column: numnorm.jax under
 `jax.jit` beside the definitions in JAX, and numnorm in a function of Numba beside plain loops in
 three passes, both with one thread.

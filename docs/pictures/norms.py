@@ -195,3 +195,20 @@ def quantiles():
         right.axhline(100 * sign * sketch.rank_error, color=RED, linestyle="--")
     right.set(xlabel="q", ylabel="error of rank, %", ylim=(-1.5, 1.5))
     return figure
+
+
+def reversible():
+    """Windows of a series with a drift, before and after instance norm."""
+    rng = np.random.default_rng(1)
+    t = np.arange(480)
+    amplitude = np.exp(0.004 * t)
+    series = 5 + 0.05 * t + amplitude * np.sin(2 * np.pi * t / 24) + rng.normal(0, 0.15, t.size)
+    windows = np.stack([series[start : start + 72] for start in (0, 192, 408)])
+    figure, (before, after) = panels(2)
+    before.plot(t, series, color="C4", linewidth=1)
+    for start, window, color in zip((0, 192, 408), windows, (BLUE, RED, GREEN), strict=True):
+        before.plot(np.arange(start, start + 72), window, color=color)
+        after.plot(numnorm.layer_norm(window), color=color, linewidth=1.2)
+    before.set(title="x", xlabel="step")
+    after.set(title="y", xlabel="step of the window")
+    return figure

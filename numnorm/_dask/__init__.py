@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numnorm._dask import batch, instance, moments, moving, quantiles, rows
+from numnorm._dask import batch, denormalize, instance, moments, moving, quantiles, rows
 from numnorm._dask.moments import merge, of_divisor, placed
 from numnorm._dask.quantiles import merged_quantiles
 from numnorm.array_likes import as_plain_array, library_of
+from numnorm.norms import denormalize as inverse
 from numnorm.norms.batch import batch_moments
 from numnorm.norms.declared import BY_FUNCTION
 from numnorm.norms.labels import means_of
@@ -29,6 +30,8 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     arguments : dict
         All its arguments by name.
     """
+    if function in (inverse.denormalize, inverse.denormalize_backward):
+        return denormalize.call(function, arguments)
     counting = taken_counting(arguments)
     labels, means = counting.get("labels"), means_of(counting.get("statistics"))
     library = library_of(labels) or library_of(means)

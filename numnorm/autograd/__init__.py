@@ -10,10 +10,11 @@ except ImportError as error:
     raise ImportError('numnorm.autograd needs autograd: pip install "numnorm[autograd]"') from error
 
 from numnorm.autograd.cells import gru, lstm, rnn
+from numnorm.autograd.denormalize import denormalize
 from numnorm.autograd.norms import differentiable
 from numnorm.norms.declared import SPECS
 
-__all__ = ["gru", "lstm", "rnn", *(spec.name for spec in SPECS)]
+__all__ = ["denormalize", "gru", "lstm", "rnn", *(spec.name for spec in SPECS)]
 __all__.sort()
 
 globals().update({spec.name: differentiable(spec, __name__) for spec in SPECS})

@@ -17,12 +17,14 @@ from numnorm.array_types import (
 from numnorm.autograd.cells import gru as gru
 from numnorm.autograd.cells import lstm as lstm
 from numnorm.autograd.cells import rnn as rnn
+from numnorm.autograd.denormalize import denormalize as denormalize
 from numnorm.norms.moments import GroupMoments
 from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 
 __all__ = [
     "ada_norm",
     "batch_norm",
+    "denormalize",
     "emsc",
     "exponential_norm",
     "group_norm",

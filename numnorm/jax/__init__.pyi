@@ -18,6 +18,7 @@ from numnorm.array_types import (
 )
 from numnorm.jax.batch import BatchNormalized as BatchNormalized
 from numnorm.jax.batch import batch_norm as batch_norm
+from numnorm.jax.denormalize import denormalize as denormalize
 from numnorm.jax.recurrent import gru as gru
 from numnorm.jax.recurrent import lstm as lstm
 from numnorm.norms.order_statistics import Center, Factor, Method, Scale
@@ -26,6 +27,7 @@ __all__ = [
     "BatchNormalized",
     "ada_norm",
     "batch_norm",
+    "denormalize",
     "emsc",
     "exponential_norm",
     "group_norm",

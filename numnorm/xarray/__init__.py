@@ -11,11 +11,13 @@ except ImportError as error:
     raise ImportError('numnorm.xarray needs xarray: pip install "numnorm[xarray]"') from error
 
 from numnorm.norms.declared import SPECS
+from numnorm.xarray.denormalize import denormalize
 from numnorm.xarray.moments import batch_moments
 from numnorm.xarray.norms import by_names
 from numnorm.xarray.statistics import GroupMoments, Moments
 
-__all__ = ["GroupMoments", "Moments", "batch_moments", *(spec.name for spec in SPECS)]
+__all__ = ["GroupMoments", "Moments", "batch_moments", "denormalize"]
+__all__ += [spec.name for spec in SPECS]
 __all__.sort()
 
 globals().update({spec.name: by_names(spec, __name__) for spec in SPECS})

@@ -33,6 +33,9 @@ def call_of(case: Case, arrays: Any) -> Call:
         from numnorm import sklearn
 
         return Call(partial(getattr(sklearn, case.norm)().fit_transform, arrays.x), lambda y: [y])
+    if case.family == "inverse":
+        given = {} if case.norm == "denormalize" else {"channel_axis": -1}
+        return Call(partial(numnorm.denormalize, *arrays, **given), lambda x: [x])
     call = _backward(case, arrays) if case.direction == "backward" else forward_of(case, arrays)
     if case.out:
         # The array of a result, for the alignment that numnorm gives it.

@@ -28,6 +28,9 @@ def call_of(case: Case, arrays: Any) -> Call | None:
         return Call(partial(_missing, case, arrays), lambda y: [y])
     if case.family == "labels":
         return Call(partial(_by_label, case, arrays), lambda y: [y])
+    if case.family == "inverse":
+        y, mean, rstd = arrays.broadcast(case)
+        return Call(lambda: y / rstd + mean, lambda x: [x])
     if case.family == "moving":
         return _windows(case, arrays.x) if case.window else None
     if case.family == "estimators":

@@ -27,6 +27,9 @@ def call_of(case: Case, arrays: Any) -> Call | None:
     """Return the call of PyTorch's closest function, on tensors in PyTorch's own memory."""
     if case.family == "cells":
         return _ln_lstm_call(case, arrays) if case.norm == "ln_lstm" else None
+    if case.family == "inverse":
+        y, mean, rstd = map(_tensor, arrays.broadcast(case))
+        return Call(lambda: y / rstd + mean, lambda x: [_array(x)])
     if case.family != "norms":
         return None
     tensors = Arrays(*map(_tensor, arrays))

@@ -204,6 +204,17 @@ class BlockBackend(ArrayBackend, Protocol):
         """Return (count, mean, m2, mean_lo) of all parts, merged in order."""
 
 
+class DenormalizeBackend(ArrayBackend, Protocol):
+    """The way back from normalized arrays of the host."""
+
+    def denormalized(self, y: Any, beta: Any, gain: Any, rstd: Any, mean: Any, out: Any) -> Any:
+        """Return ``(y - beta) * gain / rstd + mean``, and the mean where rstd is 0.
+
+        The arrays between y and out have as many axes as y, to broadcast against it; all but rstd
+        may be None.
+        """
+
+
 class RecurrentBackend(ArrayBackend, Protocol):
     """Recurrent cells, and the array operations between the layers of a stack."""
 

@@ -31,6 +31,7 @@ _HOMES = {
         "pack_padded",
     ),
     "columns.columns": ("column_backward", "column_forward"),
+    "columns.denormalize": ("denormalized",),
     "columns.moments": (
         "block_moments",
         "column_moments",
