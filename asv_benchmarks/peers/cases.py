@@ -171,7 +171,8 @@ def all_cases(quick: bool = False) -> list[Case]:
     estimators = _estimators(QUICK_SPECTRA if quick else SPECTRA)
     incomplete = INCOMPLETE[:1] if quick else INCOMPLETE
     by_label = _by_label(QUICK_LABELLED if quick else LABELLED)
-    return [*norms, *cells, *estimators, *_moving(quick), *_missing(incomplete), *by_label, *_inverses(quick)]
+    statistics = [*_moving(quick), *_missing(incomplete), *by_label]
+    return [*norms, *cells, *estimators, *statistics, *_inverses(quick)]
 
 
 def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -> Iterator[Case]:
