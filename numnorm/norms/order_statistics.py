@@ -1,0 +1,147 @@
+"""The words of norms by order statistics: how they scale, and what a quantile is.
+
+A median is the quantile 0.5, by the same method as all quantiles of a call. Where a quantile lies
+among ordered elements is `place_of`, for compiled code `formulas.order.quantile_place`.
+"""
+
+from __future__ import annotations
+
+import operator
+from statistics import NormalDist
+from typing import Any, Literal, NamedTuple
+
+from numnorm.arguments import brief, check_choice, check_number
+from numnorm.backends.formulas import order
+
+
+class QuantileRule(NamedTuple):
+    """A method of `numpy.quantile`: numbers that compiled code takes, too.
+
+    Attributes
+    ----------
+    alpha, beta : float
+        Those of Hyndman and Fan (1996): the place of a quantile is
+        ``n q + alpha + q (1 - alpha - beta) - 1``.
+    rounding : int
+        What becomes of a place between two elements: a number of `formulas.order`.
+    """
+
+    alpha: float
+    beta: float
+    rounding: int
+
+
+METHODS = {
+    "linear": QuantileRule(1.0, 1.0, order.INTERPOLATED),
+    "inverted_cdf": QuantileRule(0.0, 1.0, order.UPPER),
+    "averaged_inverted_cdf": QuantileRule(0.0, 1.0, order.UPPER_OR_MIDDLE),
+    "closest_observation": QuantileRule(-0.5, 1.5, order.NEAREST_ODD),
+    "interpolated_inverted_cdf": QuantileRule(0.0, 1.0, order.INTERPOLATED),
+    "hazen": QuantileRule(0.5, 0.5, order.INTERPOLATED),
+    "weibull": QuantileRule(0.0, 0.0, order.INTERPOLATED),
+    "median_unbiased": QuantileRule(1 / 3.0, 1 / 3.0, order.INTERPOLATED),
+    "normal_unbiased": QuantileRule(3 / 8.0, 3 / 8.0, order.INTERPOLATED),
+    "lower": QuantileRule(1.0, 1.0, order.LOWER),
+    "higher": QuantileRule(1.0, 1.0, order.UPPER),
+    "midpoint": QuantileRule(1.0, 1.0, order.MIDDLE),
+    "nearest": QuantileRule(1.0, 1.0, order.NEAREST),
+}
+
+Method = Literal[
+    "linear",
+    "inverted_cdf",
+    "averaged_inverted_cdf",
+    "closest_observation",
+    "interpolated_inverted_cdf",
+    "hazen",
+    "weibull",
+    "median_unbiased",
+    "normal_unbiased",
+    "lower",
+    "higher",
+    "midpoint",
+    "nearest",
+]
+
+
+def check_method(method: Any, weighted: bool) -> str:
+    """Return the name of a method; None is the usual one."""
+    usual = "inverted_cdf" if weighted else "linear"
+    if method is None:
+        return usual
+    name: str = check_choice("method", method, tuple(METHODS))
+    if weighted and name != usual:
+        raise ValueError(f"method must be {usual!r} with weights, as in NumPy, got {name!r}")
+    return name
+
+
+def place_of(count: int, q: float, method: str) -> tuple[int, float]:
+    """Return the number of the element at or below a quantile, and the share of the next one."""
+    place: tuple[int, float] = order.quantile_place(float(count), q, *METHODS[method], operator.mul)
+    return place
+
+
+class Spread(NamedTuple):
+    """The scale of a norm by order statistics.
+
+    Attributes
+    ----------
+    kind : {"mad", "quantiles", "range"} or None
+        The median absolute deviation, the distance of two quantiles, that of the least and the
+        largest element, or none.
+    low, high : float
+        The quantiles; 0 and 1 for the other kinds.
+    factor : float
+        By which the scale is multiplied.
+    """
+
+    kind: Literal["mad", "quantiles", "range"] | None
+    low: float
+    high: float
+    factor: float
+
+
+def spread_by(scale: Any, factor: Any) -> Spread:
+    """Return the scale that a caller names, with its factor."""
+    pair = _pair_of(scale)
+    if pair is not None:
+        return Spread("quantiles", *pair, _factor_of(factor, scale, *pair))
+    if not (scale is None or (isinstance(scale, str) and scale in ("mad", "iqr", "range"))):
+        wanted = "'mad', 'iqr', 'range', a pair of quantiles or None"
+        raise ValueError(f"scale must be {wanted}, got {brief(scale)}")
+    if scale == "iqr":
+        return Spread("quantiles", 0.25, 0.75, _factor_of(factor, scale, 0.25, 0.75))
+    if scale == "mad":
+        # Half of a normal distribution lies within this many standard deviations.
+        return Spread("mad", 0.0, 1.0, _factor_of(factor, scale, 0.5, 0.75))
+    number = _factor_of(factor, scale, 0.0, 1.0)
+    if scale is None and number != 1.0:
+        raise ValueError(f"factor must be 1 where scale is None, got {number:g}")
+    return Spread(scale, 0.0, 1.0, number)
+
+
+def _pair_of(scale: Any) -> tuple[float, float] | None:
+    """Return the two quantiles of a pair; None if it is no pair."""
+    if not isinstance(scale, tuple | list):
+        return None
+    if len(scale) != 2:
+        raise ValueError(f"scale must have 2 quantiles, got {len(scale)}")
+    low, high = (check_number("scale", q, least=0.0, most=1.0) for q in scale)
+    if low >= high:
+        raise ValueError(f"scale must be a lower and a higher quantile, got {brief(tuple(scale))}")
+    return low, high
+
+
+def _factor_of(factor: Any, scale: Any, low: float, high: float) -> float:
+    """Return the factor as a number; for "normal" that of these quantiles."""
+    if not isinstance(factor, str):
+        number = check_number("factor", factor)
+        if number <= 0.0:
+            raise ValueError(f"factor must be above 0, got {number:g}")
+        return number
+    if factor != "normal":
+        raise ValueError(f"factor must be a number or 'normal', got {brief(factor)}")
+    if low <= 0.0 or high >= 1.0:
+        raise ValueError(f"factor must be a number where scale is {brief(scale)}, got 'normal'")
+    normal = NormalDist()
+    return 1.0 / (normal.inv_cdf(high) - normal.inv_cdf(low))
