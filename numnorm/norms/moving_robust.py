@@ -137,9 +137,9 @@ def moving_robust_norm(
     -----
     Order statistics are those of float64, without rounding, so a result depends on the values of
     its window alone, and the time of a step grows with the logarithm of the window. An infinity is
-    the largest value of its window, or the least one, and its deviation is infinite. A median that
-    is infinite, or lies between two infinities, has a spread of NaN; the same quantiles, even if
-    infinite, have a distance of 0.
+    the largest value of its window, or the least one, and its deviation is infinite: such a step
+    gets an infinite result. Where half of a window is infinite and the median with it, the spread
+    is NaN.
 
     References
     ----------

@@ -20,7 +20,7 @@ import numnorm
 from numnorm.backends.cpu import tuning
 from numnorm.norms.order_statistics import METHODS
 
-SOME = settings(max_examples=60, deadline=None, print_blob=True)
+SOME = settings(max_examples=30, deadline=None, print_blob=True)
 CASES = settings(max_examples=2000, deadline=None, print_blob=True)
 RNG = np.random.default_rng(51)
 HALVES = [pytest.param(dtype, marks=kernels.full) for dtype in (np.float16, ml_dtypes.bfloat16)]
@@ -178,10 +178,18 @@ def close(found, expected, tolerance):
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
+def same(found, expected):
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
+
+
 def check(seed, dtype):
+    found = []
     for narrow_most in (0, 10_000):
         with tuned(narrow_most):
-            check_kernel(seed, dtype)
+            found.append(check_kernel(seed, dtype))
+    for narrow, wide in zip(*found, strict=True):
+        same(narrow, wide)
 
 
 def check_kernel(seed, dtype):
@@ -202,7 +210,7 @@ def check_kernel(seed, dtype):
     holed = np.where(keep, x, np.array(np.nan, dtype))
     omitted = {"axis": axis, "nan_policy": "omit", "fill": 0.0}
     y = numnorm.moving_robust_norm(holed, window, **omitted, **options)
-    np.testing.assert_array_equal(y, found.y)
+    same(y, found.y)
     if not options["center"]:
         cuts = np.sort(np.random.default_rng(seed).integers(0, x.shape[axis] + 1, 3))
         words = {n: v for n, v in options.items() if n not in ("center", "min_window")}
@@ -212,7 +220,8 @@ def check_kernel(seed, dtype):
             part, state = numnorm.moving_robust_norm_step(chunk, window, state, **omitted, **words)
             state = pickle.loads(pickle.dumps(state))
             parts.append(part)
-        np.testing.assert_array_equal(np.concatenate(parts, axis), y)
+        same(np.concatenate(parts, axis), y)
+    return found
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -228,3 +237,252 @@ def test_any_call_agrees_with_the_definition(dtype, seed):
 @given(seed=st.integers(0, 2**32 - 1))
 def test_2000_calls_agree_with_the_definition(dtype, seed):
     check(seed, dtype)
+
+
+# Order statistics of other libraries
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("scale", ["mad", (0.1, 0.75)])
+def test_quantiles_of_numpy(method, scale):
+    x = RNG.normal(size=(60, 2)).round(1)
+    options = {"scale": scale, "method": method, "min_window": 4}
+    _, median, spread = numnorm.moving_robust_norm_forward(x, 9, axis=0, **options)
+    for t in range(3, 60):
+        values = x[max(0, t - 8) : t + 1]
+        center = np.quantile(values, 0.5, axis=0, method=method)
+        if scale == "mad":
+            expected = np.quantile(abs(values - center), 0.5, axis=0, method=method)
+        else:
+            expected = np.subtract(*np.quantile(values, scale[::-1], axis=0, method=method))
+        np.testing.assert_allclose(median[t], center, rtol=0, atol=1e-15)
+        np.testing.assert_allclose(spread[t], expected, rtol=0, atol=1e-15)
+
+
+SIGNALS = {
+    "noise": lambda steps: RNG.normal(size=steps),
+    "a walk": lambda steps: np.cumsum(RNG.normal(size=steps)),
+    "rising": np.arange,
+    "falling": lambda steps: -np.arange(steps),
+    # The median jumps between two far values, and half of the window with it.
+    "two levels": lambda steps: 100.0 * (np.arange(steps) % 2) + RNG.normal(size=steps),
+    "few values": lambda steps: RNG.integers(0, 3, steps),
+    "constant": np.ones,
+}
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+@pytest.mark.parametrize("window, steps", [(7, 200), (300, 700), (2500, 2700)])
+def test_rolling_quantiles_of_pandas(signal, window, steps):
+    pandas = pytest.importorskip("pandas")
+    x = np.asarray(SIGNALS[signal](steps), float)
+    rolling = pandas.Series(x).rolling(window, min_periods=1)
+    options = {"scale": (0.05, 0.9)}
+    _, median, spread = numnorm.moving_robust_norm_forward(x, window, **options)
+    rounding = {"rtol": 0, "atol": 1e-15 * abs(x).max()}  # between two values
+    np.testing.assert_allclose(median, rolling.median(), **rounding)
+    distance = rolling.quantile(0.9) - rolling.quantile(0.05)
+    np.testing.assert_allclose(spread, distance, **rounding)
+    # The median absolute deviation of some windows.
+    _, median, spread = numnorm.moving_robust_norm_forward(x, window)
+    for t in {*range(0, steps, 97), steps - 1}:
+        values = x[max(0, t - window + 1) : t + 1]
+        np.testing.assert_allclose(spread[t], np.median(abs(values - median[t])), **rounding)
+
+
+@pytest.mark.parametrize("window", [1, 4, 11, 60])
+def test_medians_of_bottleneck(window):
+    bottleneck = pytest.importorskip("bottleneck")
+    x = RNG.normal(size=(3, 60))
+    median = numnorm.moving_robust_norm_forward(x, window).median
+    np.testing.assert_allclose(median, bottleneck.move_median(x, window, 1), rtol=0, atol=1e-15)
+    x[RNG.random(x.shape) < 0.3] = np.nan
+    median = numnorm.moving_robust_norm_forward(x, window, nan_policy="omit").median
+    np.testing.assert_allclose(median, bottleneck.move_median(x, window, 1), rtol=0, atol=1e-15)
+
+
+def test_normal_data_have_a_deviation_of_1():
+    scipy_stats = pytest.importorskip("scipy.stats")
+    x = RNG.normal(size=400)
+    for scale, of_scipy in (("mad", "median_abs_deviation"), ("iqr", "iqr")):
+        options = {"scale": scale, "factor": "normal"}
+        spread = numnorm.moving_robust_norm_forward(x, 400, min_window=400, **options).spread
+        expected = getattr(scipy_stats, of_scipy)(x, scale="normal")
+        np.testing.assert_allclose(spread, expected, rtol=1e-13)
+
+
+# Gradients
+
+
+@SOME
+@given(seed=st.integers(0, 2**32 - 1))
+def test_gradient_of_any_call(seed):
+    check_gradient(seed)
+
+
+@pytest.mark.slow
+@CASES
+@given(seed=st.integers(0, 2**32 - 1))
+def test_2000_gradients(seed):
+    check_gradient(seed)
+
+
+def check_gradient(seed):
+    x, keep, axis, window, options = case_of(seed, np.float64)
+    x = np.where(np.isfinite(x), x, 2.0)
+    dy = np.random.default_rng(seed).normal(size=x.shape)
+    first = (np.moveaxis(a, axis, 0) for a in (dy, x, keep))
+    expected = np.moveaxis(gradient(*first, window, **options), 0, axis)
+    given = {"axis": axis, "where": keep, **options}
+    _, *saved = numnorm.moving_robust_norm_forward(x, window, **given)
+    dx = numnorm.moving_robust_norm_backward(dy, x, *saved, window, **given)
+    divisors = saved[1] + options["eps"]
+    terms = np.divide(abs(dy), divisors, np.zeros(dy.shape), where=divisors > 0)
+    # Ties of deviations that are rounded differently share otherwise: each is a subgradient, and
+    # here they are whole numbers, or do not tie.
+    np.testing.assert_allclose(dx, expected, rtol=0, atol=1e-11 * terms.max(initial=1))
+    np.testing.assert_array_equal(dx[~keep], 0)
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("scale", [None, "mad", "iqr", "range", (0.2, 0.7)])
+@pytest.mark.parametrize("window", [2, 5, 6])
+def test_numerical_gradient(window, scale, center):
+    x, dy = RNG.normal(size=(10, 2)), RNG.normal(size=(10, 2))
+    keep = RNG.random(x.shape) < 0.8
+    options = {"scale": scale, "center": center, "eps": 0.1}
+
+    def output(x):
+        return np.where(keep, definition(x, keep, window, **options)[0], 0)
+
+    (expected,) = gradients.numerical_gradients(output, [x], dy)
+    given = {"axis": 0, "where": keep, **options}
+    found = numnorm.moving_robust_norm_forward(x, window, **given)
+    dx = numnorm.moving_robust_norm_backward(dy, x, *found[1:], window, **given)
+    assert abs(dx - expected).max() <= gradients.TOLERANCE * abs(expected).max()
+
+
+def test_ties_share_the_gradient():
+    x = [0.0, 2.0, 2.0, 2.0, 5.0]
+    _, *saved = numnorm.moving_robust_norm_forward(x, 5, scale=None)
+    dx = numnorm.moving_robust_norm_backward([0, 0, 0, 0, 1.0], x, *saved, 5, scale=None)
+    np.testing.assert_allclose(dx, [0, -1 / 3, -1 / 3, -1 / 3, 1])
+
+
+# What is no usual number
+
+
+def test_flat_windows_give_0_and_pass_no_gradient():
+    x = np.array([1.0, 1.0, 1.0, 7.0, 1.0])
+    y, *saved = numnorm.moving_robust_norm_forward(x, 5)
+    np.testing.assert_array_equal(y, 0)
+    np.testing.assert_array_equal(saved[1], 0)
+    np.testing.assert_array_equal(numnorm.moving_robust_norm_backward(x, x, *saved, 5), 0)
+    np.testing.assert_array_equal(numnorm.moving_robust_norm(x, 5, eps=2.0)[3], 3)
+
+
+@pytest.mark.parametrize("narrow_most", [0, 100])
+def test_a_nan_leaves_no_trace(narrow_most):
+    x = RNG.normal(size=(90, 3))
+    clean = numnorm.moving_robust_norm_forward(x, 8, axis=0)
+    x[40, 1] = np.nan
+    with tuned(narrow_most):
+        found = numnorm.moving_robust_norm_forward(x, 8, axis=0)
+    spoilt = np.zeros(x.shape, bool)
+    spoilt[40:48, 1] = True
+    for got, wanted in zip(found, clean, strict=True):
+        np.testing.assert_array_equal(np.isnan(got), spoilt)
+        np.testing.assert_array_equal(got[~spoilt], wanted[~spoilt])
+
+
+def test_infinities_are_the_ends():
+    x = np.array([-np.inf, 0.0, 1.0, np.inf, np.inf, np.inf])
+    y, median, spread = numnorm.moving_robust_norm_forward(x, 3)
+    np.testing.assert_array_equal(median, [-np.inf, -np.inf, 0, 1, np.inf, np.inf])
+    np.testing.assert_array_equal(spread, [np.nan, np.nan, 1, 1, np.nan, np.nan])
+    np.testing.assert_array_equal(y, [np.nan, np.nan, 1, np.inf, np.nan, np.nan])
+    y, _, spread = numnorm.moving_robust_norm_forward([1.0, 2.0, 4.0, np.inf], 4, scale="iqr")
+    assert spread[-1] == np.inf and np.isnan(y[-1])
+
+
+def test_values_without_a_distance_in_float64():
+    x = np.array([-1.7e308, 1.7e308])
+    y, median, spread = numnorm.moving_robust_norm_forward(x, 2)
+    assert median[1] == 0 and spread[1] == 1.7e308 and y[1] == 1
+
+
+def test_nothing():
+    for shape in ((0,), (0, 3), (3, 0)):
+        y, median, spread = numnorm.moving_robust_norm_forward(np.ones(shape), 4)
+        assert y.shape == median.shape == spread.shape == shape
+        dx = numnorm.moving_robust_norm_backward(y, y, median, spread, 4)
+        assert dx.shape == shape
+        assert numnorm.moving_robust_norm_step(np.ones(shape), 4)[0].shape == shape
+    masked = numnorm.moving_robust_norm_forward([1.0, 2.0], 2, where=[False, False], fill=-1)
+    np.testing.assert_array_equal(masked, [[-1, -1], [np.nan] * 2, [np.nan] * 2])
+
+
+# Arrays
+
+
+@pytest.mark.parametrize("shape, axis", [((40,), 0), ((40, 9), 0), ((2, 40, 3), 1), ((3, 40), -1)])
+def test_layouts_and_out(shape, axis):
+    x = RNG.normal(size=shape)
+    expected = numnorm.moving_robust_norm(x, 6, axis=axis)
+    moved = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, axis, -1)), -1, axis)
+    np.testing.assert_array_equal(numnorm.moving_robust_norm(moved, 6, axis=axis), expected)
+    for out in (np.empty(shape), np.asfortranarray(np.empty(shape)), x.copy()):
+        given = out if np.array_equal(out, x) else x
+        assert numnorm.moving_robust_norm(given, 6, axis=axis, out=out) is out
+        np.testing.assert_array_equal(out, expected)
+    _, *saved = numnorm.moving_robust_norm_forward(x, 6, axis=axis)
+    dx = numnorm.moving_robust_norm_backward(expected, x, *saved, 6, axis=axis)
+    out = expected.copy()
+    assert numnorm.moving_robust_norm_backward(out, x, *saved, 6, axis=axis, out=out) is out
+    np.testing.assert_array_equal(out, dx)
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_chunks_of_dask(center):
+    lazy = pytest.importorskip("dask.array")
+    x = RNG.normal(size=(3, 50))
+    x[RNG.random(x.shape) < 0.1] = np.nan
+    options = {"center": center, "scale": "iqr", "factor": "normal", "nan_policy": "omit"}
+    expected = numnorm.moving_robust_norm_forward(x, 7, **options)
+    dx = numnorm.moving_robust_norm_backward(x, x, *expected[1:], 7, **options)
+    for seed in range(4):
+        own = lazy.from_array(x, chunks=divided(x.shape, np.random.default_rng(seed)))
+        found = numnorm.moving_robust_norm_forward(own, 7, **options)
+        for got, wanted in zip(computed(found), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+        y = numnorm.moving_robust_norm(own, 7, **options)
+        np.testing.assert_array_equal(computed(y), expected.y)
+        gradient = numnorm.moving_robust_norm_backward(own, own, *found[1:], 7, **options)
+        # Gradients of windows are added in another order.
+        np.testing.assert_allclose(computed(gradient), dx, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"window": 0}, "window must be at least 1, got 0"),
+        ({"window": 3, "min_window": 4}, "min_window must be at most the window, 3, got 4"),
+        ({"window": 3, "scale": "std"}, "scale must be "),
+        ({"window": 3, "scale": (0.9, 0.1)}, "scale must be a lower and a higher quantile"),
+        ({"window": 3, "factor": -1.0}, "factor must be above 0, got -1"),
+        ({"window": 3, "scale": "range", "factor": "normal"}, "factor must be a number where "),
+        ({"window": 3, "method": "best"}, "method must be "),
+        ({"window": 3, "eps": -1.0}, "eps must be "),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        numnorm.moving_robust_norm([1.0, 2.0, 3.0, 4.0], **options)
+
+
+def test_a_state_of_another_stream():
+    _, state = numnorm.moving_robust_norm_step([1.0, 2.0, 3.0], 3)
+    with pytest.raises(ValueError, match="state must be of a window of 4 steps"):
+        numnorm.moving_robust_norm_step([1.0], 4, state)
+    with pytest.raises(TypeError, match="state must be a MovingState, got tuple"):
+        numnorm.moving_robust_norm_step([1.0], 3, (1, 2))

@@ -140,8 +140,6 @@ def moving_order_step(
 _WORK = 32
 
 
-
-
 def _run(
     plan: Plan,
     arrays: tuple[Any, ...],
