@@ -7,7 +7,6 @@ neighbour, or the new value: eight of them are found at once, without a branch.
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba.core import types
 
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
@@ -65,6 +64,17 @@ def _replace(values, start, other, width, old, new):
         own = _load(values, start + i)
         left, right = _load(values, start + i - 1), _load(values, start + i + 1)
         store(values, other + i, _exchanged(left, own, right, old, new))
+
+
+@inlined
+def _taken(x, keep, masked, i):
+    """Return a value, infinity for what does not count, and whether it counts or is NaN."""
+    kept, value = value_at(x, keep, masked, i)
+    if not kept:
+        return np.inf, np.int64(0), np.int64(0)
+    if value != value:
+        return np.inf, np.int64(0), np.int64(1)
+    return value, np.int64(1), np.int64(0)
 
 
 @inlined
@@ -137,20 +147,12 @@ def make_narrow_order_kernel(element_type: ElementType) -> Kernel:
             placed = np.int64(1)
             middle, low, high = places_of(placed, method)
             for step in range(max(0, begin - window + 1), end):
-                old = new = np.inf
-                kept, value = value_at(x, keep, masked, channel + step * inner)
-                if kept:
-                    missing = value != value
-                    unknown += np.int64(missing)
-                    count += np.int64(not missing)
-                    new = np.inf if missing else value
+                new, present, nan = _taken(x, keep, masked, channel + step * inner)
+                count, unknown, old = count + present, unknown + nan, np.inf
                 if step >= window and step > begin:
-                    kept, value = value_at(x, keep, masked, channel + (step - window) * inner)
-                    if kept:
-                        missing = value != value
-                        unknown -= np.int64(missing)
-                        count -= np.int64(not missing)
-                        old = np.inf if missing else value
+                    before = channel + (step - window) * inner
+                    old, present, nan = _taken(x, keep, masked, before)
+                    count, unknown = count - present, unknown - nan
                 _replace(values, own, other, width, old, new)
                 own, other = other, own
                 if step < begin:

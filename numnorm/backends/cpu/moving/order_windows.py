@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.arguments import check_shape
 from numnorm.array_likes import as_plain_array, check_out
 from numnorm.backends.contract.moving import MovingState, checked_steps, ends_of
 from numnorm.backends.contract.moving_order import OrderWindows
@@ -24,7 +25,6 @@ from numnorm.backends.cpu.moving.order_gradient_kernel import make_order_gradien
 from numnorm.backends.cpu.moving.order_narrow_kernel import make_narrow_order_kernel
 from numnorm.backends.cpu.moving.order_results import DEVIATION, NOTHING, QUANTILES
 from numnorm.backends.cpu.moving.order_wide_kernel import make_wide_order_kernel
-from numnorm.arguments import check_shape
 from numnorm.layouts import MovingLayout, sequences_by
 
 _KINDS = {None: NOTHING, "mad": DEVIATION, "quantiles": QUANTILES, "range": QUANTILES}
