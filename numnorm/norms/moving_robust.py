@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from sys import modules
 from typing import Any, Generic, Literal, NamedTuple, Never
 
@@ -35,10 +34,9 @@ class MovingRobustNormalized(NamedTuple, Generic[Array]):
     ----------
     y : array
         Of the shape and dtype of x.
-    median, spread : array
-        The median of each step's window, and by what the deviation from it was divided, `factor`
-        included and `eps` not; 1 if the scale is None. Both have the shape of x and are float64,
-        float32 for float16 input.
+    median, scale : array
+        The median of each step's window, and its scale without factor and eps, 1 if there is none:
+        of the shape of x; float64 (float32 for float16). NaN where nothing counts, or NaN does.
 
     Examples
     --------
@@ -49,7 +47,7 @@ class MovingRobustNormalized(NamedTuple, Generic[Array]):
 
     y: Array
     median: Any
-    spread: Any
+    scale: Any
 
 
 def moving_robust_norm(
@@ -59,7 +57,7 @@ def moving_robust_norm(
     axis: Integer = -1,
     center: bool = False,
     min_window: Integer = 1,
-    scale: Literal["mad", "iqr", "range"] | Sequence[Number] | None = "mad",
+    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
     factor: Number | Literal["normal"] = 1.0,
     method: Method | None = None,
     eps: Number = 0.0,
@@ -120,7 +118,7 @@ def moving_robust_norm(
     Returns
     -------
     array
-        Of the shape and dtype of x. Where the spread and `eps` are 0, as in a window of which more
+        Of the shape and dtype of x. Where the scale and `eps` are 0, as in a window of which more
         than half is constant, the result is 0.
 
     Raises
@@ -138,7 +136,7 @@ def moving_robust_norm(
     Order statistics are those of float64, without rounding, so a result depends on the values of
     its window alone, and the time of a step grows with the logarithm of the window. An infinity is
     the largest value of its window, or the least one, and its deviation is infinite: such a step
-    gets an infinite result. Where half of a window is infinite and the median with it, the spread
+    gets an infinite result. Where half of a window is infinite and the median with it, the scale
     is NaN.
 
     References
@@ -170,7 +168,7 @@ def moving_robust_norm_forward(
     axis: Integer = -1,
     center: bool = False,
     min_window: Integer = 1,
-    scale: Literal["mad", "iqr", "range"] | Sequence[Number] | None = "mad",
+    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
     factor: Number | Literal["normal"] = 1.0,
     method: Method | None = None,
     eps: Number = 0.0,
@@ -190,15 +188,15 @@ def moving_robust_norm_forward(
     Returns
     -------
     MovingRobustNormalized
-        ``(y, median, spread)``, all of the shape of x. Both statistics are NaN for windows in which
+        ``(y, median, scale)``, all of the shape of x. Both statistics are NaN for windows in which
         no step counts.
 
     Examples
     --------
     >>> import numnorm
-    >>> y, median, spread = numnorm.moving_robust_norm_forward([1.0, 2.0, 9.0], 3, factor=2)
-    >>> median, spread
-    (array([1. , 1.5, 2. ]), array([0., 1., 2.]))
+    >>> y, median, scale = numnorm.moving_robust_norm_forward([1.0, 2.0, 9.0], 3)
+    >>> median, scale
+    (array([1. , 1.5, 2. ]), array([0. , 0.5, 1. ]))
     """
     if others:
         raise unexpected(moving_robust_norm_forward, others)
@@ -213,13 +211,13 @@ def moving_robust_norm_backward(
     dy: ArrayLike,
     x: Input[Array],
     median: ArrayLike,
-    spread: ArrayLike,
+    scales: ArrayLike,
     window: Integer,
     *,
     axis: Integer = -1,
     center: bool = False,
     min_window: Integer = 1,
-    scale: Literal["mad", "iqr", "range"] | Sequence[Number] | None = "mad",
+    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
     factor: Number | Literal["normal"] = 1.0,
     method: Method | None = None,
     eps: Number = 0.0,
@@ -239,7 +237,7 @@ def moving_robust_norm_backward(
         The gradient of the loss with respect to y, of the shape of x and any float dtype.
     x : array_like
         The input of the forward pass, with the values that it had then.
-    median, spread : array_like
+    median, scales : array_like
         As `moving_robust_norm_forward` returned them.
     window, axis, center, min_window, scale, factor, method, eps
         As in the forward pass.
@@ -251,7 +249,7 @@ def moving_robust_norm_backward(
     Returns
     -------
     array
-        dx, of the shape and dtype of x. Windows whose spread and `eps` are 0 pass no gradient.
+        dx, of the shape and dtype of x. Windows whose scale and `eps` are 0 pass no gradient.
 
     Raises
     ------
@@ -262,17 +260,17 @@ def moving_robust_norm_backward(
     --------
     >>> import numnorm
     >>> x = [1.0, 2.0, 9.0]
-    >>> y, median, spread = numnorm.moving_robust_norm_forward(x, 3)
-    >>> numnorm.moving_robust_norm_backward([0.0, 0.0, 1.0], x, median, spread, 3)
+    >>> y, median, scale = numnorm.moving_robust_norm_forward(x, 3)
+    >>> numnorm.moving_robust_norm_backward([0.0, 0.0, 1.0], x, median, scale, 3)
     array([ 7., -8.,  1.])
     """
     if others:
         raise unexpected(moving_robust_norm_backward, others)
-    if "dask" in modules and any_lazy(dy, x, median, spread, where):
+    if "dask" in modules and any_lazy(dy, x, median, scales, where):
         return lazily(moving_robust_norm_backward, locals())
     options = window, center, min_window, scale, factor, method, eps
     call = _checked(x, axis, options, (where, nan_policy, None))
-    given = (as_plain_array(*each) for each in (("dy", dy), ("median", median), ("spread", spread)))
+    given = (as_plain_array(*each) for each in (("dy", dy), ("median", median), ("scales", scales)))
     first, *saved = given
     layout, target = (call.layout, call.windows), writable_view("out", out)
     dx = call.backend.moving_order_backward(call.weighting, first, call.x, *saved, *layout, target)
@@ -285,7 +283,7 @@ def moving_robust_norm_step(
     state: MovingState | None = None,
     *,
     axis: Integer = -1,
-    scale: Literal["mad", "iqr", "range"] | Sequence[Number] | None = "mad",
+    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
     factor: Number | Literal["normal"] = 1.0,
     method: Method | None = None,
     eps: Number = 0.0,
@@ -373,14 +371,14 @@ class _Call(NamedTuple):
     windows: OrderWindows
 
     def forward(self, out: Any, save: bool) -> tuple[Any, Any, Any]:
-        """Return y and, if `save` is true, median and spread."""
+        """Return y and, if `save` is true, median and scale."""
         layout, target = (self.layout, self.windows), writable_view("out", out)
         found = self.backend.moving_order_forward(self.weighting, self.x, *layout, target, save)
         y, *saved = found
         if save and self.like is not None:
             saved = map(statistics_like(self.like), saved)
-        median, spread = saved
-        return self.result(y, out), median, spread
+        median, scales = saved
+        return self.result(y, out), median, scales
 
     def result(self, array: Any, out: Any) -> Any:
         """Return an array of the shape of x as the caller gets it."""

@@ -117,7 +117,8 @@ def spread_by(scale: Any, factor: Any) -> Spread:
     number = _factor_of(factor, scale, 0.0, 1.0)
     if scale is None and number != 1.0:
         raise ValueError(f"factor must be 1 where scale is None, got {number:g}")
-    return Spread(scale, 0.0, 1.0, number)
+    kind: Any = scale
+    return Spread(kind, 0.0, 1.0, number)
 
 
 def _pair_of(scale: Any) -> tuple[float, float] | None:

@@ -19,6 +19,7 @@ HOMES = (
     "numnorm.arguments",
     "numnorm.array_types",
     "numnorm.norms.moments",
+    "numnorm.norms.order_statistics",
     "numnorm.xarray.named_dims",
 )
 LONGEST_LINE = 100

@@ -47,7 +47,7 @@ class MovingOrderBackend(Protocol):
         out: Any,
         save: bool,
     ) -> tuple[Any, Any, Any]:
-        """Return y and, if `save` is true, median and spread of each step."""
+        """Return y and, if `save` is true, median and scale of each step."""
 
     def moving_order_backward(
         self,
@@ -55,7 +55,7 @@ class MovingOrderBackend(Protocol):
         dy: Any,
         x: Any,
         median: Any,
-        spread: Any,
+        scales: Any,
         layout: MovingLayout,
         windows: OrderWindows,
         out: Any,

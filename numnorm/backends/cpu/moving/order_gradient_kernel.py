@@ -10,8 +10,8 @@ from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, shar
 from numnorm.backends.cpu.memory.kernel_arrays import release
 from numnorm.backends.cpu.moving.order_results import (
     DEVIATION,
-    NOTHING,
     QUANTILES,
+    divisor_of,
     part_of,
     places_of,
     unpacked,
@@ -115,7 +115,7 @@ def _through_deviation(ranked, values, taken, interval, center, deviation, gradi
 
 
 @inlined
-def _through_spread(ranked, values, taken, state, places, center, gradient, target, place):
+def _through_scale(ranked, values, taken, state, places, center, gradient, target, place):
     """Add the gradient of the median absolute deviation; return that of the median."""
     interval, share = state[3], places[0][1]
     first, last, _ = interval
@@ -141,14 +141,14 @@ def _sums(arrays, channel, inner, end, last, windows, flags, options):
 
     Return those of the median and of the scale, which are NaN or 0 if they pass on nothing.
     """
-    dy, x, median, spread, target = arrays
+    dy, x, median, scales, target = arrays
     begin, _, shift, early, late = windows
     of_center = of_scale = 0.0
     low = end + shift - (early if end == begin else 0)
     high = end + shift + 1 + (late if end == last else 0)
     for step in range(low, high):
         i = channel + step * inner
-        divisor = spread[i] if flags[0] == NOTHING else spread[i] + options[3]
+        divisor = divisor_of(scales[i], flags[0], options)
         if divisor != 0.0:
             own = dy[i] / divisor
             target[i] += own
@@ -158,14 +158,14 @@ def _sums(arrays, channel, inner, end, last, windows, flags, options):
 
 
 def make_order_gradient_kernel() -> Kernel:
-    """Return a kernel ``(dy, x, keep, median, spread, dx, numbers, options, parts)``.
+    """Return a kernel ``(dy, x, keep, median, scales, dx, numbers, options, parts)``.
 
     All arrays but the mask are float64; dx begins with zeros. A channel is one group.
     ``numbers`` and ``options`` are as for `make_wide_order_kernel`.
     """
     room = make_room()
 
-    def kernel(dy, x, keep, median, spread, dx, numbers, options, parts, first, last):
+    def kernel(dy, x, keep, median, scales, dx, numbers, options, parts, first, last):
         shape, blocks, windows, flags, method = unpacked(numbers, options)
         steps, inner, window, block = shape[1], shape[2], windows[1], blocks[3]
         lists, sets = room(block, window)
@@ -189,15 +189,15 @@ def make_order_gradient_kernel() -> Kernel:
                         placed = state[4]
                         places = places_of(placed, method)
                     (center, scale), state = found_in(ranked, values, state, places, flags[0])
-                    arrays = dy, x, median, spread, dx
+                    arrays = dy, x, median, scales, dx
                     of_window = channel, inner, step, steps - 1, windows, flags, options
                     of_center, of_scale = _sums(arrays, *of_window)
                     if not scale < np.inf or not abs(of_center) + abs(of_scale) < np.inf:
                         continue
                     given = ranked, values, taken
                     if of_scale != 0.0 and flags[0] == DEVIATION:
-                        of_spread = state, places, center, of_scale, dx, place
-                        of_center += _through_spread(*given, *of_spread)
+                        of_ends = state, places, center, of_scale, dx, place
+                        of_center += _through_scale(*given, *of_ends)
                     elif of_scale != 0.0 and flags[0] == QUANTILES:
                         (_, (low, low_share), (high, high_share)) = places
                         low, high = state[1][0], state[2][0]

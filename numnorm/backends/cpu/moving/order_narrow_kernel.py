@@ -121,7 +121,7 @@ def _deviation(values, start, count, many, center, first, share):
 
 
 def make_narrow_order_kernel(element_type: ElementType) -> Kernel:
-    """Return a kernel ``(x, keep, y, median, spread, numbers, options, parts)``.
+    """Return a kernel ``(x, keep, y, median, scales, numbers, options, parts)``.
 
     It normalizes each step by the order statistics of its window. ``keep`` is 0 for a step that is
     missing. ``numbers`` and ``options`` are those of `unpacked`; these are the two quantiles, the
@@ -129,7 +129,7 @@ def make_narrow_order_kernel(element_type: ElementType) -> Kernel:
     """
     empty, put = make_aligned_zeros(np.float64, 1, True), make_put(element_type)
 
-    def kernel(x, keep, y, median, spread, numbers, options, parts, first, last):
+    def kernel(x, keep, y, median, scales, numbers, options, parts, first, last):
         shape, blocks, windows, flags, method = unpacked(numbers, options)
         steps, inner, window = shape[1], shape[2], windows[1]
         kind, masked = flags[0], flags[1]
@@ -172,7 +172,7 @@ def make_narrow_order_kernel(element_type: ElementType) -> Kernel:
                         scale = _deviation(values, own, count, many, center, nearest, share)
                     elif kind == QUANTILES:
                         scale = distance(_value(values, own, low), _value(values, own, high))
-                arrays, found = (x, y, median, spread), (center, scale)
+                arrays, found = (x, y, median, scales), (center, scale)
                 put(arrays, channel, inner, step, steps - 1, windows, flags, options, found)
         release(values)
 

@@ -84,6 +84,12 @@ def distance(lower, upper):
     return 0.0 if lower == upper else upper - lower
 
 
+@inlined
+def divisor_of(scale, kind, options):
+    """Return by what deviations are divided, with the factor and eps of the options."""
+    return scale if kind == NOTHING else scale * options[2] + options[3]
+
+
 def make_put(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``put(arrays, channel, inner, end, last, windows, flags, options, found)``.
 
@@ -94,12 +100,11 @@ def make_put(element_type: ElementType) -> Callable[..., Any]:
 
     @inlined
     def put(arrays, channel, inner, end, last, windows, flags, options, found):
-        x, y, median, spread = arrays
+        x, y, median, scales = arrays
         begin, _, shift, early, late = windows
         kind, _, save = flags
         center, scale = found
-        scale *= options[2]
-        divisor = scale if kind == NOTHING else scale + options[3]
+        divisor = divisor_of(scale, kind, options)
         low = end + shift - (early if end == begin else 0)
         high = end + shift + 1 + (late if end == last else 0)
         for step in range(low, high):
@@ -108,6 +113,6 @@ def make_put(element_type: ElementType) -> Callable[..., Any]:
             y[i] = stored(deviation / divisor if divisor != 0.0 else 0.0)
             if save != 0:
                 median[i] = center
-                spread[i] = scale
+                scales[i] = scale
 
     return put

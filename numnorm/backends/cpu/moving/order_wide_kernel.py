@@ -351,7 +351,7 @@ def make_wide_order_kernel(element_type: ElementType) -> Kernel:
     """
     room, put_results = make_room(), make_put(element_type)
 
-    def kernel(x, keep, y, median, spread, numbers, options, parts, first, last):
+    def kernel(x, keep, y, median, scales, numbers, options, parts, first, last):
         shape, blocks, windows, flags, method = unpacked(numbers, options)
         steps, inner, window, block = shape[1], shape[2], windows[1], blocks[3]
         lists, sets = room(block, window)
@@ -376,7 +376,7 @@ def make_wide_order_kernel(element_type: ElementType) -> Kernel:
                         places = places_of(placed, method)
                     found, state = found_in(ranked, values, state, places, flags[0])
                     results = windows, flags, options, found
-                    put_results((x, y, median, spread), channel, inner, step, steps - 1, *results)
+                    put_results((x, y, median, scales), channel, inner, step, steps - 1, *results)
                 known = following_block((*bounds[:3], known), lists, total)
         release((lists, sets))
 

@@ -43,17 +43,17 @@ def moving_order_forward(
     out: Any,
     save: bool,
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return y and, if `save` is true, median and spread of each step."""
+    """Return y and, if `save` is true, median and scale of each step."""
     keep, fill = (None, _same) if weighting is None else selected_by(weighting, x)
     begin, sizes = ends_of(windows.windows, layout.steps)
     wide = _wide(x)
     plan = plan_of(wide.dtype, layout)
-    source, (median, spread) = plan.flat(wide), statistics_for(wide, save)
+    source, (median, scales) = plan.flat(wide), statistics_for(wide, save)
     target = target_of(source, wide, out if wide is x else None, (source,))
-    _run(plan, (source, keep, target, median, spread), (begin, *sizes), windows, save)
+    _run(plan, (source, keep, target, median, scales), (begin, *sizes), windows, save)
     y = _in_dtype(target, x, out)
     dtype = np.float32 if x.dtype.itemsize == 2 else np.float64
-    saved = (rounded(a, np.dtype(dtype)).reshape(x.shape) for a in (median, spread) if save)
+    saved = (rounded(a, np.dtype(dtype)).reshape(x.shape) for a in (median, scales) if save)
     return fill(y), *(tuple(saved) or (None, None))
 
 
@@ -62,7 +62,7 @@ def moving_order_backward(
     dy: Any,
     x: Array,
     median: Any,
-    spread: Any,
+    scales: Any,
     layout: MovingLayout,
     windows: OrderWindows,
     out: Any,
@@ -73,7 +73,7 @@ def moving_order_backward(
     meaning = "the shape of x"
     saved = (
         as_statistic("median", median, x.shape, meaning),
-        as_statistic("spread", spread, x.shape, meaning),
+        as_statistic("scales", scales, x.shape, meaning),
     )
     if out is not None:
         check_out(out, x, "x")
@@ -147,7 +147,7 @@ def _run(
     windows: OrderWindows,
     save: bool,
 ) -> None:
-    """Run a forward kernel for arrays (x, keep, y, median, spread), if there is anything to do."""
+    """Run a forward kernel for arrays (x, keep, y, median, scales), if there is anything to do."""
     x, keep, *results = arrays
     (outer, steps, inner), (begin, window, *_) = plan.shape, ends
     if plan.size == 0 or begin >= steps:
