@@ -72,6 +72,11 @@ CASES = {
         (X,),
         {"window": 3, "center": True, "subtract_mean": False},
     ),
+    "moving_robust_norm": (
+        "moving_robust_norm",
+        (X,),
+        {"window": 4, "scale": (0.2, 0.9), "factor": 2.0, "eps": 0.5},
+    ),
     "exponential_norm": ("exponential_norm", (X,), {"alpha": 0.3, "initial": 2}),
     "pcen": ("pcen", (X**2, *np.array([0.3, 0.9, 2.0, 0.5])), {}),
 }
@@ -91,7 +96,7 @@ COUNTING = {
     "exponential_norm": ("exponential_norm", (X,), {"alpha": 0.3}),
 }
 # Whose kernels are no norm's of `kernels.DEFAULT`.
-OTHERS = ("moving_norm", "exponential_norm", "emsc", "pcen")
+OTHERS = ("moving_norm", "moving_robust_norm", "exponential_norm", "emsc", "pcen")
 
 
 def cases(*dtypes):
