@@ -27,8 +27,8 @@ def doctor(capsys, *arguments):
     for line in out.splitlines():
         key, value = line.split(":", 1)
         # All values begin in one column.
-        assert line[:24].rstrip().endswith(":")
-        assert line[23] == " " != line[24]
+        assert line[:25].rstrip().endswith(":")
+        assert line[24] == " " != line[25]
         told.setdefault(key, []).append(value.strip())
     return status, told
 
