@@ -33,6 +33,13 @@ from numnorm.norms.moving import (
     moving_norm_forward,
     moving_norm_step,
 )
+from numnorm.norms.moving_robust import (
+    MovingRobustNormalized,
+    moving_robust_norm,
+    moving_robust_norm_backward,
+    moving_robust_norm_forward,
+    moving_robust_norm_step,
+)
 from numnorm.norms.pcen import (
     PCENGradients,
     PCENNormalized,
@@ -73,6 +80,7 @@ __all__ = [
     "Gradients",
     "GroupMoments",
     "Moments",
+    "MovingRobustNormalized",
     "MovingState",
     "Normalized",
     "PCENGradients",
@@ -113,6 +121,10 @@ __all__ = [
     "moving_norm_backward",
     "moving_norm_forward",
     "moving_norm_step",
+    "moving_robust_norm",
+    "moving_robust_norm_backward",
+    "moving_robust_norm_forward",
+    "moving_robust_norm_step",
     "num_threads",
     "pcen",
     "pcen_backward",

@@ -114,6 +114,27 @@ def robust():
     return figure
 
 
+def moving_robust():
+    """A recording with outliers, and what moving norms make of it."""
+    rng = np.random.default_rng(3)
+    x = 2 * np.sin(np.arange(300) / 40) + 0.4 * rng.normal(size=300)
+    outliers = rng.choice(300, 9, replace=False)
+    x[outliers] += rng.choice([-8, 8], 9)
+    figure, axes = panels(3, sharex=True)
+    norms = {
+        "x": x,
+        "moving norm": numnorm.moving_norm(x, 31, center=True),
+        "moving robust norm": numnorm.moving_robust_norm(x, 31, center=True, factor="normal"),
+    }
+    for panel, (title, y) in zip(axes, norms.items(), strict=True):
+        panel.plot(y, color=BLUE, linewidth=0.8)
+        panel.plot(outliers, y[outliers], ".", color=RED)
+        panel.set(title=title, xlabel="step")
+    for panel in axes[1:]:
+        panel.axhspan(-3, 3, color=GREEN, alpha=0.15)
+    return figure
+
+
 def shared(norm):
     """Mark which elements of an array (4 samples, 6 channels, 3 × 3 positions) share statistics."""
     chosen = {

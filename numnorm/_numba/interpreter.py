@@ -115,15 +115,17 @@ def _kind_of_results(spec: NormSpec, function: Callable[..., Any], kinds: dict[s
     group = typing.get_origin(declared)
     if group is None:
         return _kind_of_x(kinds)
-    members = [_kind_of_field(spec, field, kinds) for field in group._fields]
+    if function is spec.forward:  # y, and the statistics
+        statistic = array_kind(_FLOAT64, _statistic_ndim(spec, kinds))
+        members = [_kind_of_x(kinds), *[statistic] * len(spec.saved)]
+    else:
+        members = [_kind_of_field(spec, field, kinds) for field in group._fields]
     return types.BaseTuple.from_types(tuple(members), group)
 
 
 def _kind_of_field(spec: NormSpec, field: str, kinds: dict[str, Any]) -> Any:
-    if field in ("y", "dx"):
+    if field == "dx":
         return _kind_of_x(kinds)
-    if field in spec.saved:
-        return array_kind(_FLOAT64, _statistic_ndim(spec, kinds))
     name = field.removeprefix("d")
     if spec.broadcasts(name) and not isinstance(kinds[name], types.Array):
         return array_kind(_FLOAT64, 0)

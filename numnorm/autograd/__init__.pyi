@@ -20,6 +20,7 @@ from numnorm.autograd.cells import rnn as rnn
 from numnorm.autograd.denormalize import denormalize as denormalize
 from numnorm.norms.moments import GroupMoments
 from numnorm.norms.order_statistics import Center, Factor, Method, Scale
+from numnorm.norms.order_statistics import Method
 
 __all__ = [
     "ada_norm",
@@ -33,6 +34,7 @@ __all__ = [
     "layer_norm",
     "lstm",
     "moving_norm",
+    "moving_robust_norm",
     "pcen",
     "rms_norm",
     "rnn",
@@ -162,6 +164,21 @@ def moving_norm(
     min_window: Integer = 1,
     subtract_mean: bool = True,
     with_std: bool = True,
+    eps: Number = 0.0,
+    where: ArrayLike | bool | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+) -> Any: ...
+def moving_robust_norm(
+    x: Any,
+    window: Integer,
+    *,
+    axis: Integer = -1,
+    center: bool = False,
+    min_window: Integer = 1,
+    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
+    factor: Number | Literal["normal"] = 1.0,
+    method: Method | None = None,
     eps: Number = 0.0,
     where: ArrayLike | bool | None = None,
     nan_policy: NanPolicy = "propagate",

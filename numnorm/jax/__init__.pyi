@@ -22,6 +22,7 @@ from numnorm.jax.denormalize import denormalize as denormalize
 from numnorm.jax.recurrent import gru as gru
 from numnorm.jax.recurrent import lstm as lstm
 from numnorm.norms.order_statistics import Center, Factor, Method, Scale
+from numnorm.norms.order_statistics import Method
 
 __all__ = [
     "BatchNormalized",
@@ -36,6 +37,7 @@ __all__ = [
     "layer_norm",
     "lstm",
     "moving_norm",
+    "moving_robust_norm",
     "pcen",
     "rms_norm",
     "robust_norm",
@@ -141,6 +143,21 @@ def moving_norm(
     min_window: Integer = 1,
     subtract_mean: bool = True,
     with_std: bool = True,
+    eps: Number = 0.0,
+    where: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+) -> jax.Array: ...
+def moving_robust_norm(
+    x: Any,
+    window: Integer,
+    *,
+    axis: Integer = -1,
+    center: bool = False,
+    min_window: Integer = 1,
+    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
+    factor: Number | Literal["normal"] = 1.0,
+    method: Method | None = None,
     eps: Number = 0.0,
     where: Any = None,
     nan_policy: NanPolicy = "propagate",

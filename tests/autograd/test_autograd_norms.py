@@ -74,6 +74,11 @@ CASES = {
         (X,),
         {"window": 3, "center": True, "subtract_mean": False},
     ),
+    "moving_robust_norm": (
+        "moving_robust_norm",
+        (X,),
+        {"window": 4, "scale": (0.2, 0.9), "factor": 2.0, "eps": 0.5},
+    ),
     "exponential_norm": ("exponential_norm", (X,), {"alpha": 0.3, "initial": 2}),
     "pcen": ("pcen", (X**2, *np.array([0.3, 0.9, 2.0, 0.5])), {}),
 }
@@ -93,7 +98,7 @@ COUNTING = {
     "exponential_norm": ("exponential_norm", (X,), {"alpha": 0.3}),
 }
 # Whose kernels are no norm's of `kernels.DEFAULT`.
-OTHERS = ("moving_norm", "exponential_norm", "emsc", "pcen", "robust_norm")
+OTHERS = ("moving_norm", "moving_robust_norm", "exponential_norm", "emsc", "pcen", "robust_norm")
 
 
 def cases(*dtypes):

@@ -16,6 +16,7 @@ from numnorm.backends.cpu.compiler import cache
 from numnorm.commands.doctor import command, selftest
 
 NORMS = ["layer", "rms", "ada", "batch", "group", "instance", "weight", "moving", "exponential"]
+NORMS += ["moving_robust"]
 
 
 def doctor(capsys, *arguments):
@@ -27,8 +28,8 @@ def doctor(capsys, *arguments):
     for line in out.splitlines():
         key, value = line.split(":", 1)
         # All values begin in one column.
-        assert line[:24].rstrip().endswith(":")
-        assert line[23] == " " != line[24]
+        assert line[:25].rstrip().endswith(":")
+        assert line[24] == " " != line[25]
         told.setdefault(key, []).append(value.strip())
     return status, told
 
@@ -91,7 +92,7 @@ def test_a_wrong_norm_is_noticed(capsys, monkeypatch, name, wrong):
     norm = name.partition("_")[0]
     status, told = doctor(capsys)
     assert status == 1
-    assert told["result"] == ["1 of 10 tests FAILED"]
+    assert told["result"] == ["1 of 11 tests FAILED"]
     verdicts = {n: told[f"test {n}_norm"][0].partition(" ")[0] for n in NORMS}
     assert verdicts == {n: "FAILED" if n == norm else "ok" for n in NORMS}
     if wrong is raising:

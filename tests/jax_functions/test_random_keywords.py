@@ -27,6 +27,7 @@ OPTIONS = {
     "instance_norm": [{}, {"channel_axis": 2}],
     "batch_norm": [{}, {"channel_axis": 0}, {"channel_axis": (0, 2)}],
     "moving_norm": [{"window": 3}, {"window": 4, "axis": 1, "center": True}],
+    "moving_robust_norm": [{"window": 3}, {"window": 4, "axis": 1, "scale": (0.2, 0.8)}],
     "exponential_norm": [{"alpha": 0.3}, {"alpha": 0.3, "axis": 0}],
     "emsc": [{}, {"degree": 0, "axis": 1}],
     "pcen": [{}, {"axis": 1}],

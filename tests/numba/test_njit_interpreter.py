@@ -43,6 +43,8 @@ CALLS = [
     "moving_norm(x, 3, axis=0)",
     "moving_norm_forward(z, 3, center=True, nan_policy='omit')",
     "moving_norm_backward(x, x, x, x, 3)",
+    "moving_robust_norm_forward(z, 3, scale=(0.1, 0.8), factor='normal', nan_policy='omit')",
+    "moving_robust_norm_backward(x, x, x, x * x, 3, scale=None)",
     "exponential_norm_forward(x, 0.2, where=mask)",
     "exponential_norm_backward(x, x, x, x, 0.2, initial=2)",
     "instance_norm_forward(x, running_mean=channel, running_var=spread, training=False)",

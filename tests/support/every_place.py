@@ -45,9 +45,10 @@ NORMS: dict[str, dict[str, Any]] = {
     "instance_norm": {},
     "batch_norm": {},
     "moving_norm": {"window": 5, "axis": 0},
+    "moving_robust_norm": {"window": 5, "axis": 0},
     "exponential_norm": {"alpha": 0.2, "axis": 0},
 }
-MOVING = "moving_norm", "exponential_norm"
+MOVING = "moving_norm", "moving_robust_norm", "exponential_norm"
 # A gain, or a gain and a bias, and the axes of x that they have.
 PARAMETERS = {"layer_norm": (2, 2), "rms_norm": (1, 2), "weight_norm": (1, 0)}
 PARAMETERS |= dict.fromkeys(("group_norm", "instance_norm", "batch_norm"), (2, 1))

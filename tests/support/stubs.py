@@ -20,6 +20,7 @@ HOMES = (
     "numnorm.array_types",
     "numnorm.norms.order_statistics",
     "numnorm.norms.moments",
+    "numnorm.norms.order_statistics",
     "numnorm.xarray.named_dims",
 )
 LONGEST_LINE = 100

@@ -88,6 +88,16 @@ def windows(x, window):
     return xr.concat(last, "time")
 
 
+def robust_windows(x, window):
+    """Moving robust norm by its definition, a step after the other."""
+    results = []
+    for t in range(x.sizes["time"]):
+        values = x.isel(time=slice(max(0, t - window + 1), t + 1))
+        deviations = values - values.median("time")
+        results.append(deviations.isel(time=-1) / (abs(deviations).median("time") + 1.0))
+    return xr.concat(results, "time")
+
+
 def fading(x, alpha):
     """Exponential norm by its definition."""
     weights = (1 - alpha) ** np.arange(x.sizes["time"])
@@ -181,6 +191,10 @@ CASES = {
         lambda x: named.moving_norm(x, 3, dim="time"),
         lambda x: windows(x, 3).assign_coords(time=x.time),
     ),
+    "moving_robust_norm": (
+        lambda x: named.moving_robust_norm(x, 3, dim="time", eps=1),
+        lambda x: robust_windows(x, 3).assign_coords(time=x.time),
+    ),
     "pcen": (
         lambda x: named.pcen(x.copy(data=abs(x.data)), 0.3, dim="time"),
         lambda x: compressed(x.copy(data=abs(x.data)), 0.3),
@@ -226,7 +240,7 @@ def of_others(x, dim):
 def cases(dtype="float64"):
     parameters = []
     for case in CASES:
-        if case in ("moving_norm", "exponential_norm", "emsc", "pcen", "robust_norm"):
+        if case in ("moving_norm", "moving_robust_norm", "exponential_norm", "emsc", "pcen", "robust_norm"):
             parameters.append(pytest.param(case, id=case))
             continue
         norm = case.partition(" ")[0].replace("standard_normal_variate", "layer_norm")

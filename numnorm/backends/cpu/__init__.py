@@ -50,6 +50,11 @@ _HOMES = {
         "masked_exponential_backward",
         "masked_exponential_forward",
     ),
+    "moving.order_windows": (
+        "moving_order_backward",
+        "moving_order_forward",
+        "moving_order_step",
+    ),
     "moving.windows": (
         "masked_moving_backward",
         "masked_moving_forward",

@@ -53,6 +53,11 @@ GRADIENT_ROW_ALONE_LEAST_BYTES = 1 << 11  # Narrower rows are added to their sum
 MOVING_BLOCK_ELEMENTS = 1 << 18  # Smaller blocks are not worth the calls.
 MOVING_BLOCKS_MOST = 16  # More blocks have too few sequences for all threads.
 
+# Order statistics of moving windows.
+ORDER_NARROW_MOST = 256  # Wider windows take longer to keep sorted than sets of ranks.
+ORDER_BLOCK_LEAST = 256  # To rank fewer steps at once costs more a step.
+ORDER_STRETCH_BLOCKS = 16  # More blocks are too few parts, fewer sort more than once.
+
 # Matrix products.
 MATMUL_MULTIPLICATIONS_PER_WORD = 8  # They take as long as to read or write one element.
 MATMUL_BLOCK_ROWS = 480  # These rows stay in cache while every panel passes.

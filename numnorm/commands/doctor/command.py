@@ -23,7 +23,7 @@ Show the versions, the processor, threads, BLAS, cache and GPU that numnorm meet
 definition, the gradients against numerical differentiation of that definition. The exit status is
 1 if a test fails. The first run compiles every norm, which may take a minute."""
 
-_KEY_WIDTH = 24
+_KEY_WIDTH = 25
 
 
 def main(argv: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 import numnorm
 from numnorm.commands.terminal import one_line
+from numnorm.derived import parameters_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -18,6 +19,7 @@ _EPS = 1e-5
 _STEP = 2.0**-10
 _GROUPS = 3
 _WINDOW = 5
+_ORDERED = 4  # within a numerical derivative's step no values of such a window change their order
 _ALPHA = 0.3
 _INITIAL = 6
 
@@ -126,6 +128,7 @@ def cases() -> list[Case]:
         Case("instance_norm", _instance, (image, channel, channel), {"eps": _EPS}),
         Case("weight_norm", _weight, (row, (5,))),
         Case("moving_norm", _moving, (row,), {"eps": 1.0, "window": _WINDOW}),
+        Case("moving_robust_norm", _moving_robust, (row,), {"eps": 1.0, "window": _ORDERED}),
         Case("exponential_norm", _exponential, (row,), {"alpha": _ALPHA, "initial": _INITIAL}),
     ]
 
@@ -138,8 +141,9 @@ def _errors(case: Case, dtype: str) -> tuple[float, float]:
     result, *saved = getattr(numnorm, f"{case.name}_forward")(*inputs, **case.options)
     plain = getattr(numnorm, case.name)(*inputs, **case.options)
     backward = getattr(numnorm, f"{case.name}_backward")
-    # The backward pass does not need beta, nor eps, which is part of the saved statistics.
-    options = {key: value for key, value in case.options.items() if key != "eps"}
+    # The backward pass does not need beta, nor an eps that is part of the saved statistics.
+    taken = parameters_of(backward)
+    options = {key: value for key, value in case.options.items() if key in taken}
     gradients = backward(dy, inputs[0], *saved, *inputs[1:2], **options)
     gradients = gradients if isinstance(gradients, tuple) else (gradients,)
     exact = [value.astype(np.float64) for value in inputs]
@@ -239,6 +243,16 @@ def _moving(x: Array) -> Array:
     means = np.stack([values.mean(1) for values in windows], axis=1)
     variances = np.stack([values.var(1) for values in windows], axis=1)
     result: Array = (x - means) / np.sqrt(variances + 1.0)
+    return result
+
+
+def _moving_robust(x: Array) -> Array:
+    result = np.empty_like(x)
+    for end in range(1, x.shape[1] + 1):
+        values = x[:, max(0, end - _ORDERED) : end]
+        deviations = values - np.median(values, axis=1, keepdims=True)
+        spread = np.median(np.abs(deviations), axis=1)
+        result[:, end - 1] = deviations[:, -1] / (spread + 1.0)
     return result
 
 
