@@ -20,7 +20,6 @@ from numnorm.autograd.cells import rnn as rnn
 from numnorm.autograd.denormalize import denormalize as denormalize
 from numnorm.norms.moments import GroupMoments
 from numnorm.norms.order_statistics import Center, Factor, Method, Scale
-from numnorm.norms.order_statistics import Method
 
 __all__ = [
     "ada_norm",

@@ -22,7 +22,6 @@ from numnorm.jax.denormalize import denormalize as denormalize
 from numnorm.jax.recurrent import gru as gru
 from numnorm.jax.recurrent import lstm as lstm
 from numnorm.norms.order_statistics import Center, Factor, Method, Scale
-from numnorm.norms.order_statistics import Method
 
 __all__ = [
     "BatchNormalized",
