@@ -237,10 +237,14 @@ def of_others(x, dim):
     )
 
 
+# Whose kernels are no norm's of `kernels.DEFAULT`.
+OTHERS = ("moving_norm", "moving_robust_norm", "exponential_norm", "emsc", "pcen", "robust_norm")
+
+
 def cases(dtype="float64"):
     parameters = []
     for case in CASES:
-        if case in ("moving_norm", "moving_robust_norm", "exponential_norm", "emsc", "pcen", "robust_norm"):
+        if case in OTHERS:
             parameters.append(pytest.param(case, id=case))
             continue
         norm = case.partition(" ")[0].replace("standard_normal_variate", "layer_norm")
