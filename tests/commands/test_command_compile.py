@@ -17,7 +17,7 @@ from numnorm.backends.kernel_files import origin
 from numnorm.backends.sources import CPU
 from numnorm.commands.compile import calls, folders
 
-NAMES = [*calls.PARAMETERS, *calls.MOVING, *calls.CELLS]
+NAMES = [*calls.PARAMETERS, *calls.MOVING, *calls.ORDER, *calls.CELLS]
 COUNT = """
 import numba.core.event
 import numpy as np
