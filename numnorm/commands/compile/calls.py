@@ -128,7 +128,7 @@ def _of_dtype(names: Sequence[str], dtype: str) -> Iterator[Job]:
             yield from (Job(moving, (name, dtype, across)) for across in (True, False))
     for name in ORDER:
         if name in names:
-            yield from (Job(order, (name, dtype, weighted)) for weighted in (True, False))
+            yield Job(order, (name, dtype))
     for family in _SAME_FORWARD:
         chosen = tuple(name for name in family if name in names)
         for wide in (True, False):
@@ -209,10 +209,9 @@ def moving(name: str, dtype: str, across: bool) -> None:
         getattr(numnorm, f"{name}_backward")(x, x, mean, rstd, **options)
 
 
-def order(name: str, dtype: str, weighted: bool) -> None:
-    """Run a norm by order statistics, with weights or without; both passes have one kernel."""
-    x = np.ones(ACROSS, dtype)
-    getattr(numnorm, name)(x, weights=np.ones(x.shape[-1]) if weighted else None)
+def order(name: str, dtype: str) -> None:
+    """Run a norm by order statistics, both passes of which have one kernel."""
+    getattr(numnorm, name)(np.ones(ACROSS, dtype))
 
 
 def cells(kinds: Sequence[str], dtype: str, norms: Sequence[str | None] = (None, "layer")) -> None:
