@@ -103,6 +103,7 @@ class RobustNormalVariate(RowNormalizer):
 
     def _by_median(self, X: Array, out: Array | None) -> Array:
         policy: Any = "omit" if self.nan_policy == "omit" else "propagate"
+        result: Array
         result, _, scale = numnorm.robust_norm_forward(
             X, factor=NORMAL, eps=float(self.eps), nan_policy=policy, out=out
         )
