@@ -155,7 +155,7 @@ def _make_quantile(weighted: bool) -> Callable[..., Any]:
     The elements around the quantile q of its deviations are found.
     """
 
-    @inlined
+    @shared
     def by_selection(row, centre, q, rule, scratch, found, at):
         source, start, count, _ = row
         part, _, ranks = scratch
