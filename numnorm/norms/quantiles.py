@@ -453,7 +453,10 @@ def _of_channels(array: Any, axes: tuple[int, ...], dtype: np.dtype[Any]) -> Any
 
 def places(q: Any, counts: Any, method: str) -> tuple[Any, Any]:
     """Return `place_of` for each probability and each count, arrays ``(q, counts)``."""
-    kinds, inverse = np.unique(counts, return_inverse=True)
+    if counts.size and (counts == counts[0]).all():  # the commonest, and np.unique is slow
+        kinds, inverse = counts[:1], np.zeros(len(counts), np.intp)
+    else:
+        kinds, inverse = np.unique(counts, return_inverse=True)
     found = [[place_of(count, each, method) for count in kinds.tolist()] for each in q.tolist()]
     table = np.array(found, np.float64).reshape(len(q), len(kinds), 2)  # counts below 2**53
     return table[:, inverse, 0].astype(np.int64), table[:, inverse, 1]
@@ -471,7 +474,7 @@ def between(lower: Any, upper: Any, share: Any) -> Any:
 
 
 def near(lower: Any, upper: Any, share: Any) -> tuple[Any, Any]:
-    """Return what `between` does as a number near it and what is left, of which no digit is lost."""
+    """Return what `between` does, with all digits: a number near it, and what is left."""
     with np.errstate(all="ignore"):
         gap = upper - lower
         above = share >= 0.5
