@@ -72,6 +72,10 @@ class LazyQuantiles(Quantiles):
             return library.zeros(shape, dtype=_FLOAT64)
         return library.stack(each).reshape(shape)
 
+    def iqr(self, method: str = "linear") -> Any:
+        """Return the lazy interquartile range of each channel, as `Quantiles.iqr`."""
+        return self._of_each(_iqr, _FLOAT64, method=check_method(method, False))
+
     def merge(self, other: Quantiles) -> Quantiles:
         """Return lazy quantiles of both sets of values, as `Quantiles.merge`."""
         check_quantiles("other", other, self._shape)
@@ -195,6 +199,10 @@ def _count(objects: Any) -> Any:
 
 def _rank_error(objects: Any) -> Any:
     return np.full((1,) * objects.ndim, only(objects).rank_error)
+
+
+def _iqr(objects: Any, *, method: str) -> Any:
+    return only(objects).iqr(method)
 
 
 def _quantile(objects: Any, *, q: float, method: str) -> Any:

@@ -164,9 +164,10 @@ class Quantiles:
         >>> numnorm.quantiles([[1.0], [2.0], [5.0]]).iqr()
         array([2.])
         """
-        low, high = self.quantile([0.25, 0.75], method)
-        with np.errstate(all="ignore"):
-            return high - low
+        method = check_method(method, False)
+        found = distance(*self._around(np.array([0.25, 0.75]), method))
+        found[self._missing | (self._count == 0)] = np.nan
+        return found.reshape(self._shape)
 
     def merge(self, other: Quantiles) -> Quantiles:
         """Return the quantiles of both sets of values together.
@@ -270,10 +271,14 @@ class Quantiles:
 
     def _quantiles(self, q: Any, method: str) -> Any:
         """Return quantiles, an array ``(q, channels)``, for an array of probabilities."""
-        lower, share = places(q, np.maximum(self._count, 1), method)
-        result = between(self._at(lower), self._at(lower + (share > 0.0)), share)
+        result = between(*self._around(q, method))
         result[:, self._missing | (self._count == 0)] = np.nan
         return result
+
+    def _around(self, q: Any, method: str) -> tuple[Any, Any, Any]:
+        """Return the values below and above quantiles, and the shares of the latter."""
+        lower, share = places(q, np.maximum(self._count, 1), method)
+        return self._at(lower), self._at(lower + (share > 0.0)), share
 
     def _at(self, positions: Any) -> Any:
         """Return the values at positions ``(q, channels)`` among the sorted ones, in float64."""
@@ -448,7 +453,10 @@ def _of_channels(array: Any, axes: tuple[int, ...], dtype: np.dtype[Any]) -> Any
 
 def places(q: Any, counts: Any, method: str) -> tuple[Any, Any]:
     """Return `place_of` for each probability and each count, arrays ``(q, counts)``."""
-    kinds, inverse = np.unique(counts, return_inverse=True)
+    if counts.size and (counts == counts[0]).all():  # the commonest, and np.unique is slow
+        kinds, inverse = counts[:1], np.zeros(len(counts), np.intp)
+    else:
+        kinds, inverse = np.unique(counts, return_inverse=True)
     found = [[place_of(count, each, method) for count in kinds.tolist()] for each in q.tolist()]
     table = np.array(found, np.float64).reshape(len(q), len(kinds), 2)  # counts below 2**53
     return table[:, inverse, 0].astype(np.int64), table[:, inverse, 1]
@@ -463,6 +471,24 @@ def between(lower: Any, upper: Any, share: Any) -> Any:
     result = np.where(distance < np.inf, near, wide)
     result = np.where(share == 1.0, upper, result)
     return np.where((share == 0.0) | (lower == upper), lower, result)
+
+
+def near(lower: Any, upper: Any, share: Any) -> tuple[Any, Any]:
+    """Return what `between` does, with all digits: a number near it, and what is left."""
+    with np.errstate(all="ignore"):
+        gap = upper - lower
+        above = share >= 0.5
+        left = np.where(above, -gap * (1.0 - share), gap * share)
+    is_between = (share > 0.0) & (gap > 0.0) & (gap < np.inf)
+    high = np.where(is_between, np.where(above, upper, lower), between(lower, upper, share))
+    return high, np.where(is_between, left, 0.0)
+
+
+def distance(lower: Any, upper: Any, share: Any) -> Any:
+    """Return the distance of two quantiles, along the first axis, at any offset."""
+    (low, high), (left_of_low, left_of_high) = near(lower, upper, share)
+    with np.errstate(all="ignore"):
+        return (high - low) + (left_of_high - left_of_low)
 
 
 def merged(each: Iterable[Quantiles]) -> Quantiles:

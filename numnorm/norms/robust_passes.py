@@ -10,7 +10,7 @@ import numpy as np
 from numnorm.norms.batch import batch_moments
 from numnorm.norms.moments import Moments
 from numnorm.norms.order_statistics import Spread, check_method, spread_by
-from numnorm.norms.quantiles import between, places
+from numnorm.norms.quantiles import between, distance, near, places
 from numnorm.norms.selection_passes import Search, SelectionPasses, look
 
 
@@ -32,9 +32,9 @@ class RobustStatistics(NamedTuple):
     def normalize(self, x: Any, out: Any) -> None:
         """Write the normalized elements of x, against which the statistics broadcast."""
         with np.errstate(all="ignore"):
-            distance = (x.astype(np.float64) - self.high) - self.low
-            flat = np.where(np.isnan(distance), distance, 0.0)
-            out[...] = np.where(self.divisor == 0.0, flat, distance / self.divisor)
+            centred = (x.astype(np.float64) - self.high) - self.low
+            flat = np.where(np.isnan(centred), centred, 0.0)
+            out[...] = np.where(self.divisor == 0.0, flat, centred / self.divisor)
 
 
 class Task(NamedTuple):
@@ -155,11 +155,9 @@ def robust_statistics(
     if quantiles:
         lower, upper, share = selected(Task(None), _dtype_of(np.dtype(dtype)), quantiles)
         if center == "median":
-            high, low = _median(lower[0], upper[0], share[0])
+            high, low = near(lower[0], upper[0], share[0])
         if spread.kind is not None and spread.kind != "mad":
-            first, last = between(lower, upper, share)[-2:]
-            with np.errstate(all="ignore"):
-                scale = last - first
+            scale = distance(lower[-2:], upper[-2:], share[-2:])
     if spread.kind == "mad":
         distances = Task(None, high, low)
         (lower,), (upper,), (share,) = selected(distances, np.dtype(np.float64), [0.5])
@@ -169,17 +167,6 @@ def robust_statistics(
     if policy == "propagate":
         high = np.where(missing, np.nan, high)
     return RobustStatistics(high, low, divisor)
-
-
-def _median(lower: Any, upper: Any, share: Any) -> tuple[Any, Any]:
-    """Return a center between two elements, as a number near it and what is left."""
-    with np.errstate(all="ignore"):
-        distance = upper - lower
-        above = share >= 0.5
-        left = np.where(above, -distance * (1.0 - share), distance * share)
-    is_between = (share > 0.0) & (distance > 0.0) & (distance < np.inf)
-    high = np.where(is_between, np.where(above, upper, lower), between(lower, upper, share))
-    return high, np.where(is_between, left, 0.0)
 
 
 def _mean(rows: int, parts: Iterable[tuple[Any, Moments]]) -> tuple[Any, Any]:

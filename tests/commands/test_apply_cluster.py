@@ -56,6 +56,13 @@ def threads():
             ("--alpha", "0.1", "--initial", "2"),
             {"alpha": 0.1, "initial": 2},
         ),
+        ("x.npy", "robust_norm", (), {}),
+        (
+            "x.zarr",
+            "robust_norm",
+            ("--axis", "0", "1", "--scale", "iqr"),
+            {"axis": (0, 1), "scale": "iqr"},
+        ),
     ],
 )
 def test_same_bits_as_in_memory(capsys, threads, source, method, options, keywords):

@@ -178,8 +178,16 @@ def test_the_shapes_are_those_of_numpy():
     for q in (0.5, [0.5], np.full((2, 3), 0.25), []):
         assert total.quantile(q).shape == np.quantile(x, q, axis=0).shape
     assert total.count.shape == (CHANNELS,) and total.count.dtype == np.int64
-    scale = total.quantile(0.75) - total.quantile(0.25)
-    np.testing.assert_array_equal(total.iqr(), scale)
+
+
+def test_no_offset_costs_the_interquartile_range_digits():
+    # Multiples of 2**-20 are exact at all offsets.
+    x = np.round(np.random.default_rng(3).normal(size=(1000, 3)) * 2**20) / 2**20
+    expected = numnorm.quantiles(x).iqr()
+    low, high = numnorm.quantiles(x).quantile([0.25, 0.75])
+    np.testing.assert_allclose(expected, high - low, rtol=4 * EPS64)
+    for offset in (1e7, 2.0**31):
+        np.testing.assert_allclose(numnorm.quantiles(x + offset).iqr(), expected, rtol=4 * EPS64)
 
 
 @pytest.mark.parametrize("way", WAYS)
