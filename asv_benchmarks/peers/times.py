@@ -86,7 +86,9 @@ def shortest(call: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, 
 
 def speed() -> None:
     """Print nanoseconds for each element, and how many times as long pandas takes."""
-    print(f"| norm | dtype | steps × channels | numnorm, ns | pandas {pd.__version__}, ns | ratio |")
+    print(
+        f"| norm | dtype | steps × channels | numnorm, ns | pandas {pd.__version__}, ns | ratio |"
+    )
     print("|---|---|---|---|---|---|")
     for dtype in ("float64", "float32"):
         for shape in SHAPES:
@@ -107,7 +109,10 @@ def accuracy() -> None:
         x = x + offset
         found: list[str] = []
         window, half, seconds = pd.Timedelta("50min"), pd.Timedelta("100min"), times.as_unit("s")
-        exact = (windows_exactly(x[:, 0], seconds.asi8, 3000), fading_exactly(x[:, 0], seconds.asi8, 6000))
+        exact = (
+            windows_exactly(x[:, 0], seconds.asi8, 3000),
+            fading_exactly(x[:, 0], seconds.asi8, 6000),
+        )
         frame = pd.DataFrame(x, index=times)
         results = (
             numnorm.moving_norm(x, window, times=times, axis=0),
