@@ -31,9 +31,7 @@ pressure = 2.5e7 + 40 * np.sin(hours / 15) + 3 * rng.normal(size=count)
 pressure += np.where(waves, 12 * np.sin(seconds / 60), 0)
 pressure[faults] += 60
 gaps = np.diff(seconds)
-print(
-    f"{count} measurements in {hours[-1] / 24:.0f} days, {gaps.min():.0f} to {gaps.max():.0f} s apart"
-)
+print(f"{count} measurements, {gaps.min():.0f} to {gaps.max():.0f} s apart")
 
 # %%
 # The last six hours

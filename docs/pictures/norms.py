@@ -128,7 +128,7 @@ def times():
     hours = np.cumsum(gaps)
     x = 0.05 * hours + np.where(gaps < 0.5, 2.0, 0.0) + 0.4 * rng.normal(size=len(hours))
     figure, axes = panels(2, sharey=True)
-    step = 110
+    step = 138
     windows = {
         "window=30, steps": (np.arange(140) > step - 30) & (np.arange(140) <= step),
         "window=30, hours": (hours > hours[step] - 30) & (hours <= hours[step]),
