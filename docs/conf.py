@@ -102,6 +102,7 @@ RUNS = {  # in the order of the gallery
     "spectra_pls": "chemotools",
     "cmvn_utterance": "matplotlib",
     "eeg_standardization": "matplotlib",
+    "irregular_times": "pandas",
     "streaming_statistics": "matplotlib",
     "streamed_quantiles": "matplotlib",
     "digits_batch_sizes": "matplotlib",

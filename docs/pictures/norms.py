@@ -161,6 +161,27 @@ def shared(norm):
     return figure
 
 
+def times():
+    """Draw irregular measurements, and two windows of a step."""
+    rng = np.random.default_rng(7)
+    gaps = np.where((np.arange(140) // 35) % 2, 0.25, 2.0) * rng.uniform(0.5, 1.5, 140)
+    hours = np.cumsum(gaps)
+    x = 0.05 * hours + np.where(gaps < 0.5, 2.0, 0.0) + 0.4 * rng.normal(size=len(hours))
+    figure, axes = panels(2, sharey=True)
+    step = 138
+    windows = {
+        "window=30, steps": (np.arange(140) > step - 30) & (np.arange(140) <= step),
+        "window=30, hours": (hours > hours[step] - 30) & (hours <= hours[step]),
+    }
+    for panel, (title, inside) in zip(axes, windows.items(), strict=True):
+        panel.axvspan(hours[inside][0], hours[step], color=GREEN, alpha=0.15, linewidth=0)
+        panel.plot(hours[~inside], x[~inside], ".", color=BLUE, markersize=3)
+        panel.plot(hours[inside], x[inside], ".", color=GREEN, markersize=4)
+        panel.plot(hours[step], x[step], "o", color=RED, markersize=5)
+        panel.set(title=title, xlabel="time (h)")
+    return figure
+
+
 def _square(row, column, size=0.9):
     x = [column, column + size, column + size, column]
     return x, [row, row, row + size, row + size]
