@@ -105,6 +105,7 @@ RUNS = {  # in the order of the gallery
     "irregular_times": "pandas",
     "streaming_statistics": "matplotlib",
     "streamed_quantiles": "matplotlib",
+    "reversible_norm": "matplotlib",
     "digits_batch_sizes": "matplotlib",
     "square_corners": "matplotlib",
     "lstm_ragged_online": "matplotlib",

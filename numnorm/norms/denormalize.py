@@ -152,9 +152,9 @@ def denormalize(
     places = places_of(array.shape, shapes_of(given), axis, channel_axis)
     laid = {name: places[name].laid(value) for name, value in given.items()}
     x = denormalized(array, laid, writable_view("out", out))
-    if out is not None:
-        return out  # type: ignore[no-any-return]
-    return x if result is None else result(x)
+    if out is not None or result is None:
+        return x if out is None else out
+    return result(x)
 
 
 def denormalize_backward(

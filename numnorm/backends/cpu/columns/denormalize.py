@@ -270,17 +270,19 @@ def _plan(dtype: Any, shape: Shape, parameters: Shape | None, statistics: Shape 
         steps += [outer.differ[g] * over, middle.differ[g] * along, inner.differ[g]]
     pieces = -(-inner.size // _PIECE)
     element_type, elements = element_type_of(dtype), math.prod(shape)
+    of_parameters, of_statistics = (
+        _Group(
+            tuple(axis.size if axis.own[g] else 1 for axis in axes),
+            tuple(axis.size if axis.differ[g] else 1 for axis in axes),
+        )
+        for g in range(2)
+    )
     return _Plan(
         make_denormalize(element_type),
         element_type,
         (outer.size, middle.size, inner.size),
-        *(
-            _Group(
-                tuple(axis.size if axis.own[g] else 1 for axis in axes),
-                tuple(axis.size if axis.differ[g] else 1 for axis in axes),
-            )
-            for g in range(2)
-        ),
+        of_parameters,
+        of_statistics,
         np.array([*steps, pieces], np.int64),
         row_parts(outer.size * middle.size * pieces, elements),
         is_small(elements),
