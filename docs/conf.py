@@ -100,6 +100,7 @@ RUNS = {  # in the order of the gallery
     "snv_spectra": "matplotlib",
     "spectra_pls": "chemotools",
     "cmvn_utterance": "matplotlib",
+    "climatology": "xarray",
     "eeg_standardization": "matplotlib",
     "streaming_statistics": "matplotlib",
     "digits_batch_sizes": "matplotlib",

@@ -148,3 +148,31 @@ def weight():
     panel.set(aspect="equal", xlim=(0, 4.2), ylim=(0, 3))
     panel.legend(loc="lower right")
     return figure
+
+
+def groups():
+    """Samples of three groups before and after, and later ones by the same statistics."""
+    rng = np.random.default_rng(4)
+    labels, later = np.repeat(list("abc"), 60), np.repeat(list("abc"), 8)
+    means, deviations = {"a": 2, "b": 9, "c": 5}, {"a": 0.5, "b": 1.5, "c": 3}
+
+    def drawn(labels):
+        noise = rng.normal(size=(len(labels), 1))
+        return np.array([[means[k] + deviations[k] * e] for k, (e,) in zip(labels, noise)])
+
+    x, new = drawn(labels), drawn(later)
+    statistics = numnorm.batch_moments(x, labels=labels)
+    figure, panels_of = panels(2)
+    for panel, change, title in zip(
+        panels_of,
+        (lambda x, _: x, lambda x, k: numnorm.batch_norm(x, labels=k, statistics=statistics, eps=0)),
+        ("x", "y"),
+        strict=True,
+    ):  # fmt: skip
+        for place, (kind, color) in enumerate(zip("abc", (BLUE, RED, GREEN), strict=True)):
+            for values, names, marker, size in ((x, labels, "o", 3), (new, later, "x", 6)):
+                y = change(values, names)[names == kind]
+                at = place + np.linspace(-0.3, 0.3, len(y))
+                panel.plot(at, y, marker, color=color, markersize=size, alpha=0.8)
+        panel.set(title=title, xticks=range(3), xticklabels=list("abc"), xlabel="group")
+    return figure
