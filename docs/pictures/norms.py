@@ -151,28 +151,25 @@ def weight():
 
 
 def groups():
-    """Samples of three groups before and after, and later ones by the same statistics."""
+    """Draw samples of three groups before and after, and later ones by the same statistics."""
     rng = np.random.default_rng(4)
-    labels, later = np.repeat(list("abc"), 60), np.repeat(list("abc"), 8)
-    means, deviations = {"a": 2, "b": 9, "c": 5}, {"a": 0.5, "b": 1.5, "c": 3}
-
-    def drawn(labels):
-        noise = rng.normal(size=(len(labels), 1))
-        return np.array([[means[k] + deviations[k] * e] for k, (e,) in zip(labels, noise)])
-
-    x, new = drawn(labels), drawn(later)
+    means, deviations = np.array([2, 9, 5]), np.array([0.5, 1.5, 3])
+    labels, later = np.repeat(np.arange(3), 60), np.repeat(np.arange(3), 8)
+    x, new = (
+        (means[own] + deviations[own] * rng.normal(size=len(own)))[:, None]
+        for own in (labels, later)
+    )
     statistics = numnorm.batch_moments(x, labels=labels)
-    figure, panels_of = panels(2)
-    for panel, change, title in zip(
-        panels_of,
-        (lambda x, _: x, lambda x, k: numnorm.batch_norm(x, labels=k, statistics=statistics, eps=0)),
-        ("x", "y"),
-        strict=True,
-    ):  # fmt: skip
-        for place, (kind, color) in enumerate(zip("abc", (BLUE, RED, GREEN), strict=True)):
-            for values, names, marker, size in ((x, labels, "o", 3), (new, later, "x", 6)):
-                y = change(values, names)[names == kind]
-                at = place + np.linspace(-0.3, 0.3, len(y))
-                panel.plot(at, y, marker, color=color, markersize=size, alpha=0.8)
-        panel.set(title=title, xticks=range(3), xticklabels=list("abc"), xlabel="group")
+    y, new_y = (
+        numnorm.batch_norm(values, labels=own, statistics=statistics, eps=0)
+        for values, own in ((x, labels), (new, later))
+    )
+    figure, axes = panels(2)
+    for panel, known, others, title in zip(axes, (x, y), (new, new_y), "xy", strict=True):
+        for group, color in enumerate((BLUE, RED, GREEN)):
+            for values, own, marker in ((known, labels, "."), (others, later, "x")):
+                values = values[own == group]
+                at = group + np.linspace(-0.3, 0.3, len(values))
+                panel.plot(at, values, marker, color=color, alpha=0.8)
+        panel.set(title=title, xticks=range(3), xticklabels="abc", xlabel="group")
     return figure
