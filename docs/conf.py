@@ -101,6 +101,7 @@ RUNS = {  # in the order of the gallery
     "robust_columns": "sklearn",
     "spectra_pls": "chemotools",
     "cmvn_utterance": "matplotlib",
+    "climatology": "xarray",
     "eeg_standardization": "matplotlib",
     "irregular_times": "pandas",
     "streaming_statistics": "matplotlib",

@@ -254,3 +254,28 @@ def reversible():
     before.set(title="x", xlabel="step")
     after.set(title="y", xlabel="step of the window")
     return figure
+
+
+def groups():
+    """Draw samples of three groups before and after, and later ones by the same statistics."""
+    rng = np.random.default_rng(4)
+    means, deviations = np.array([2, 9, 5]), np.array([0.5, 1.5, 3])
+    labels, later = np.repeat(np.arange(3), 60), np.repeat(np.arange(3), 8)
+    x, new = (
+        (means[own] + deviations[own] * rng.normal(size=len(own)))[:, None]
+        for own in (labels, later)
+    )
+    statistics = numnorm.batch_moments(x, labels=labels)
+    y, new_y = (
+        numnorm.batch_norm(values, labels=own, statistics=statistics, eps=0)
+        for values, own in ((x, labels), (new, later))
+    )
+    figure, axes = panels(2)
+    for panel, known, others, title in zip(axes, (x, y), (new, new_y), "xy", strict=True):
+        for group, color in enumerate((BLUE, RED, GREEN)):
+            for values, own, marker in ((known, labels, "."), (others, later, "x")):
+                values = values[own == group]
+                at = group + np.linspace(-0.3, 0.3, len(values))
+                panel.plot(at, values, marker, color=color, alpha=0.8)
+        panel.set(title=title, xticks=range(3), xticklabels="abc", xlabel="group")
+    return figure

@@ -168,7 +168,8 @@ class Moments(NamedTuple):
         -----
         A step comes in as it does after `steps` steps of weight 1 with this mean, and this variance
         in the place of the squares around their means. Without `adjust` any number of steps counts
-        as if it had lasted forever.
+        as if it had lasted forever. For a stream on a device move the fields of the state there,
+        the weight as an array with one for each channel.
 
         Examples
         --------

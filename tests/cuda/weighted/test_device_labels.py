@@ -153,3 +153,21 @@ def test_gain_of_each_sample(products):
     gradients = numnorm.batch_norm_backward(dy, x, *saved, gamma, labels=LABELS)
     mine = numnorm.batch_norm_backward(take(dy), take(x), *mine[1:], take(gamma), labels=LABELS)
     assert_close(host(mine), gradients, 1e-5)
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_moments_of_all_labels_and_a_prior(imported, library):
+    library = imported(library)
+    x = draw((6, 3)).astype(np.float64) + 1e6
+    given = library.take(x)
+    speakers = numnorm.batch_moments(given, labels=LABELS[:6])
+    total = speakers.total()
+    np.testing.assert_allclose(total.mean.host, x.mean(axis=0), rtol=1e-15)
+    np.testing.assert_allclose(total.std().host, x.std(axis=0), rtol=1e-12)
+    with pytest.raises(TypeError, match=r"^moments must be in the memory of the host for a prior"):
+        total.prior(3)
+    state = numnorm.batch_moments(x).prior(3)
+    expected, _ = numnorm.exponential_norm_step(x, 0.1, state, axis=0)
+    moved = type(state)(*(library.take(np.full(3, field)) for field in state))
+    y, _ = numnorm.exponential_norm_step(given, 0.1, moved, axis=0)
+    np.testing.assert_allclose(y.host, expected, rtol=1e-12)
