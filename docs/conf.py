@@ -102,6 +102,7 @@ RUNS = {  # in the order of the gallery
     "cmvn_utterance": "matplotlib",
     "eeg_standardization": "matplotlib",
     "streaming_statistics": "matplotlib",
+    "sparse_counts": "matplotlib",
     "digits_batch_sizes": "matplotlib",
     "square_corners": "matplotlib",
     "lstm_ragged_online": "matplotlib",
