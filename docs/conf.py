@@ -107,6 +107,7 @@ RUNS = {  # in the order of the gallery
     "streaming_statistics": "matplotlib",
     "streamed_quantiles": "matplotlib",
     "reversible_norm": "matplotlib",
+    "sparse_counts": "matplotlib",
     "digits_batch_sizes": "matplotlib",
     "square_corners": "matplotlib",
     "lstm_ragged_online": "matplotlib",

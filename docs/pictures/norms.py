@@ -2,6 +2,7 @@
 
 import numpy as np
 from matplotlib.figure import Figure
+from scipy import sparse
 
 import numnorm
 
@@ -278,4 +279,24 @@ def groups():
                 at = group + np.linspace(-0.3, 0.3, len(values))
                 panel.plot(at, values, marker, color=color, alpha=0.8)
         panel.set(title=title, xticks=range(3), xticklabels="abc", xlabel="group")
+    return figure
+
+
+def sparse_columns():
+    """Draw a matrix of counts before and after its columns are divided by their deviations."""
+    rng = np.random.default_rng(4)
+    means = 10.0 ** rng.uniform(-0.5, 1.5, 24)
+    counts = rng.poisson(means, (14, 24)) * (rng.random((14, 24)) < 0.25)
+    x = sparse.csr_array(counts)
+    figure, axes = panels(2, sharex=True, sharey=True)
+    for panel, matrix, title in (
+        (axes[0], x, "counts"),
+        (axes[1], numnorm.batch_norm(x, with_mean=False, eps=0), "divided by the deviation"),
+    ):
+        rows, columns = matrix.nonzero()
+        values = matrix[rows, columns]
+        points = panel.scatter(columns, rows, c=values, marker="s", s=22, cmap="viridis", vmin=0)
+        figure.colorbar(points, ax=panel, shrink=0.8)
+        panel.set(title=title, xlabel="column", xticks=[], yticks=[], aspect="equal")
+    axes[0].set_ylabel("row")
     return figure

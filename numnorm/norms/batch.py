@@ -97,7 +97,8 @@ def batch_norm(
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous is copied once. An array of Dask, in any chunks, gives a
-        lazy result. SciPy's CSR and CSC, with ``with_mean=False``, give a matrix of the same format.
+        lazy result. A sparse array or matrix of SciPy, CSR or CSC, needs ``with_mean=False`` and
+        gives one of the same format.
     gamma, beta : array_like, optional
         Gain and bias of each channel, of shape ``(C,)``; or with as many axes as x, to broadcast
         against it: ``(N, C, 1)`` is a gain for each sample and channel. Default: 1 and 0.
@@ -125,7 +126,7 @@ def batch_norm(
         Added to the variance. With 0, a constant channel is normalized to 0.
     with_mean : bool, default True
         Whether to subtract the mean. False divides by the same deviation, about the mean, and
-        keeps zeros: a sparse x requires it. It has no backward pass.
+        keeps zeros zero: a sparse x requires it. It has no backward pass.
     clip : float, optional
         The largest absolute value of a result: what is beyond is set to it, or to its negative. It
         has no backward pass.
@@ -239,7 +240,8 @@ def batch_norm_forward(
     Parameters
     ----------
     x, gamma, beta, channel_axis, running_mean, running_var, training, momentum, batches, \
-convention, unbiased, eps, with_mean, clip, out, where, weights, nan_policy, fill, labels, statistics
+convention, unbiased, eps, with_mean, clip, out, where, weights, nan_policy, fill, labels, \
+statistics
         As for `batch_norm`.
 
     Returns
@@ -503,7 +505,8 @@ def batch_moments(
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous is copied once. An array of Dask, in any chunks, gives
-        moments with an int and lazy arrays.
+        moments with an int and lazy arrays. Columns may be those of a sparse array or matrix of
+        SciPy, CSR or CSC, whose zeros count.
     channel_axis : int or tuple of int, default 1
         The axis of the channels; the statistics are taken over all other axes. With several axes,
         the moments have the shape of these axes.

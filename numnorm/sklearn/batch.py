@@ -18,6 +18,7 @@ from numnorm import Moments
 from numnorm.arguments import check_shape
 from numnorm.norms.labels import checked_labels, members_of
 from numnorm.norms.moments import rows_of
+from numnorm.norms.sparse import is_sparse
 from numnorm.sklearn.base import (
     Array,
     Normalizer,
@@ -29,7 +30,7 @@ from numnorm.sklearn.base import (
     power_of_two,
 )
 from numnorm.sklearn.moments import moments_of
-from numnorm.sklearn.sparse import is_sparse, sparse_array, sparse_moments_of, times_scales
+from numnorm.sklearn.sparse import sparse_array, sparse_moments_of, times_scales
 
 # Squares of numbers between 2**-300 and 2**300, and sums of them, are in the range of float64.
 _MODERATE = 300

@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
 from sklearn.utils.validation import check_array
 
 import numnorm
 from numnorm import Moments
 from numnorm.norms.moments import of_numbered_labels
 from numnorm.sklearn.base import Array
-
-
-def is_sparse(X: Any) -> bool:
-    """Return whether X is a sparse matrix or array of SciPy."""
-    return bool(issparse(X))
 
 
 def sparse_array(estimator: Any, X: Any, dtype: Any, *, takes_nan: bool) -> Any:

@@ -1,5 +1,6 @@
 """Sparse matrices of SciPy: moments and batch norm, against the definition of the dense matrix."""
 
+import importlib
 import pickle
 
 import numpy as np
@@ -352,3 +353,30 @@ def test_dense_clip(dtype):
         wanted = np.clip(plain.astype(float), -1, 1)
         np.testing.assert_array_equal(y.astype(float), wanted)
     assert y is out
+
+
+@pytest.mark.parametrize("options", [{"with_mean": False}, {"clip": 0.7}], ids=str)
+def test_both_keywords_elsewhere(options):
+    x = np.random.default_rng(0).normal(size=(12, 3)) + 2
+    expected = numnorm.batch_norm(x, **options)
+    dask_array = pytest.importorskip("dask.array")
+    for labels in (None, np.arange(12) % 2):
+        lazy = numnorm.batch_norm(dask_array.from_array(x, chunks=(5, 2)), labels=labels, **options)
+        wanted = numnorm.batch_norm(x, labels=labels, **options)
+        np.testing.assert_allclose(lazy.compute(), wanted, rtol=1e-13)
+    xarray = pytest.importorskip("xarray")
+    of_xarray = importlib.import_module("numnorm.xarray").batch_norm
+    named = of_xarray(xarray.DataArray(x, dims=("t", "c")), channel_dim="c", **options)
+    np.testing.assert_array_equal(named.values, expected)
+    autograd = pytest.importorskip("autograd")
+    of_autograd = importlib.import_module("numnorm.autograd").batch_norm
+    np.testing.assert_array_equal(of_autograd(x, **options), expected)
+    with pytest.raises(NotImplementedError, match=next(iter(options))):
+        autograd.grad(lambda x: of_autograd(x, **options).sum())(x)
+
+
+def test_names_of_scanpy():
+    with pytest.raises(TypeError, match="with_mean"):
+        numnorm.batch_norm(np.eye(3), zero_center=False)
+    with pytest.raises(TypeError, match="clip"):
+        numnorm.batch_norm(np.eye(3), max_value=10)
