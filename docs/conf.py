@@ -101,6 +101,7 @@ RUNS = {  # in the order of the gallery
     "spectra_pls": "chemotools",
     "cmvn_utterance": "matplotlib",
     "eeg_standardization": "matplotlib",
+    "hampel_filter": "matplotlib",
     "streaming_statistics": "matplotlib",
     "digits_batch_sizes": "matplotlib",
     "square_corners": "matplotlib",
