@@ -98,11 +98,13 @@ def _skip(app, what, name, obj, skip, options):
 
 RUNS = {  # in the order of the gallery
     "snv_spectra": "matplotlib",
+    "robust_columns": "sklearn",
     "spectra_pls": "chemotools",
     "cmvn_utterance": "matplotlib",
     "eeg_standardization": "matplotlib",
     "hampel_filter": "matplotlib",
     "streaming_statistics": "matplotlib",
+    "streamed_quantiles": "matplotlib",
     "digits_batch_sizes": "matplotlib",
     "square_corners": "matplotlib",
     "lstm_ragged_online": "matplotlib",

@@ -43,6 +43,7 @@ from numnorm.norms.pcen import (
     pcen_forward,
     pcen_step,
 )
+from numnorm.norms.quantiles import Quantiles, quantiles
 from numnorm.norms.results import (
     Gradients,
     Normalized,
@@ -52,6 +53,12 @@ from numnorm.norms.results import (
     WeightNormalized,
 )
 from numnorm.norms.rms import rms_norm, rms_norm_backward, rms_norm_forward
+from numnorm.norms.robust import (
+    RobustNormalized,
+    robust_norm,
+    robust_norm_backward,
+    robust_norm_forward,
+)
 from numnorm.norms.standard import (
     standard_normal_variate,
     standard_normal_variate_backward,
@@ -72,8 +79,10 @@ __all__ = [
     "Normalized",
     "PCENGradients",
     "PCENNormalized",
+    "Quantiles",
     "RMSGradients",
     "RMSNormalized",
+    "RobustNormalized",
     "WeightGradients",
     "WeightNormalized",
     "ada_norm",
@@ -114,9 +123,13 @@ __all__ = [
     "pcen_forward",
     "pcen_step",
     "positional_encoding",
+    "quantiles",
     "rms_norm",
     "rms_norm_backward",
     "rms_norm_forward",
+    "robust_norm",
+    "robust_norm_backward",
+    "robust_norm_forward",
     "set_memory_pool",
     "standard_normal_variate",
     "standard_normal_variate_backward",

@@ -116,6 +116,25 @@ def moving_robust():
     return figure
 
 
+def robust():
+    """Rows of one noise, some with a spike, by two norms."""
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(5, 60))
+    rows[1, 20], rows[3, 45] = 40, 25
+    figure, axes = panels(3, height=2.6, sharex=True)
+    changes = {
+        "x": np.asarray,
+        "mean, deviation": numnorm.standard_normal_variate,
+        "median, MAD": lambda x: numnorm.robust_norm(x, factor="normal"),
+    }
+    for panel, (title, change) in zip(axes, changes.items(), strict=True):
+        for number, row in enumerate(change(rows)):
+            color = RED if rows[number].max() > 9 else BLUE
+            panel.plot(8 * number + row, color=color, linewidth=1)
+        panel.set(title=title, yticks=[], ylim=(-5, 50), xlabel="element of the row")
+    return figure
+
+
 def shared(norm):
     """Mark which elements of an array (4 samples, 6 channels, 3 × 3 positions) share statistics."""
     chosen = {
@@ -168,4 +187,32 @@ def weight():
     panel.annotate("dx", x + dx, xytext=(4, 4), textcoords="offset points", color=GREEN)
     panel.set(aspect="equal", xlim=(0, 4.2), ylim=(0, 3))
     panel.legend(loc="lower right")
+    return figure
+
+
+def quantiles():
+    """Quantiles of episodes, averaged and merged, and errors of rank of a sketch."""
+    rng = np.random.default_rng(3)
+    episodes = [start + rng.normal(size=(400, 1)) for start in (0, 1, 2, 14, 18)]
+    figure, (left, right) = panels(2)
+    for episode in episodes:
+        left.hist(episode, np.linspace(-3, 22, 80), color=BLUE, alpha=0.5)
+    total = None
+    for episode in episodes:
+        total = numnorm.quantiles(episode, after=total)
+    averaged = np.mean([np.quantile(episode, 0.9) for episode in episodes])
+    left.axvline(total.quantile(0.9)[0], color=GREEN, label="merged")
+    left.axvline(averaged, color=RED, linestyle="--", label="averaged")
+    left.legend(title="quantile 0.9", fontsize="small", title_fontsize="small")
+    left.set(xlabel="value", yticks=[])
+    x = rng.exponential(size=(200_000, 8))
+    sketch = numnorm.quantiles(x, error=0.01)
+    q = np.linspace(0.01, 0.99, 99)
+    ordered, found = np.sort(x, axis=0), sketch.quantile(q)
+    for channel in range(x.shape[1]):
+        rank = np.searchsorted(ordered[:, channel], found[:, channel]) / len(x)
+        right.plot(q, 100 * (rank - q), color=BLUE, linewidth=0.8)
+    for sign in (-1, 1):
+        right.axhline(100 * sign * sketch.rank_error, color=RED, linestyle="--")
+    right.set(xlabel="q", ylabel="error of rank, %", ylim=(-1.5, 1.5))
     return figure

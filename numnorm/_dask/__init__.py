@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numnorm._dask import batch, instance, moments, moving, rows
+from numnorm._dask import batch, instance, moments, moving, quantiles, rows
 from numnorm._dask.moments import merge, of_divisor, placed
+from numnorm._dask.quantiles import merged_quantiles
 from numnorm.array_likes import as_plain_array, library_of
 from numnorm.norms.batch import batch_moments
 from numnorm.norms.declared import BY_FUNCTION
 from numnorm.norms.labels import means_of
+from numnorm.norms.quantiles import quantiles as public_quantiles
 from numnorm.norms.spec import taken_counting
 
-__all__ = ["call", "merge", "of_divisor", "placed"]
+__all__ = ["call", "merge", "merged_quantiles", "of_divisor", "placed"]
 
 
 def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -35,6 +37,8 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     if labels is not None and library_of(labels) is not None:
         counting["labels"] = labels.compute()
     spec = BY_FUNCTION.get(function)
+    if function is public_quantiles:
+        return quantiles.quantiles(**arguments, counting=counting)
     if spec is None:
         assert function is batch_moments
         return moments.batch_moments(**arguments, counting=counting)

@@ -8,7 +8,7 @@ from numnorm.autograd.cells import gru as gru
 from numnorm.autograd.cells import lstm as lstm
 from numnorm.autograd.cells import rnn as rnn
 from numnorm.norms.moments import GroupMoments
-from numnorm.norms.order_statistics import Method
+from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 
 __all__ = [
     "ada_norm",
@@ -25,6 +25,7 @@ __all__ = [
     "pcen",
     "rms_norm",
     "rnn",
+    "robust_norm",
     "standard_normal_variate",
     "weight_norm",
 ]
@@ -154,8 +155,8 @@ def moving_robust_norm(
     axis: Integer = -1,
     center: bool = False,
     min_window: Integer = 1,
-    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
-    factor: Number | Literal["normal"] = 1.0,
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
     method: Method | None = None,
     eps: Number = 0.0,
     where: ArrayLike | bool | None = None,
@@ -181,6 +182,20 @@ def rms_norm(
     *,
     axis: Axis = -1,
     eps: Number = 1e-05,
+    where: ArrayLike | bool | None = None,
+    weights: ArrayLike | Number | None = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+) -> Any: ...
+def robust_norm(
+    x: Any,
+    *,
+    axis: Axis = -1,
+    center: Center = "median",
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
+    method: Method | None = None,
+    eps: Number = 0.0,
     where: ArrayLike | bool | None = None,
     weights: ArrayLike | Number | None = None,
     nan_policy: NanPolicy = "propagate",

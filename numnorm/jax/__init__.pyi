@@ -10,7 +10,7 @@ from numnorm.jax.batch import BatchNormalized as BatchNormalized
 from numnorm.jax.batch import batch_norm as batch_norm
 from numnorm.jax.recurrent import gru as gru
 from numnorm.jax.recurrent import lstm as lstm
-from numnorm.norms.order_statistics import Method
+from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 
 __all__ = [
     "BatchNormalized",
@@ -27,6 +27,7 @@ __all__ = [
     "moving_robust_norm",
     "pcen",
     "rms_norm",
+    "robust_norm",
     "standard_normal_variate",
     "weight_norm",
 ]
@@ -135,8 +136,8 @@ def moving_robust_norm(
     axis: Integer = -1,
     center: bool = False,
     min_window: Integer = 1,
-    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
-    factor: Number | Literal["normal"] = 1.0,
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
     method: Method | None = None,
     eps: Number = 0.0,
     where: Any = None,
@@ -162,6 +163,20 @@ def rms_norm(
     *,
     axis: Axis = -1,
     eps: Number = 1e-05,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+) -> jax.Array: ...
+def robust_norm(
+    x: Any,
+    *,
+    axis: Axis = -1,
+    center: Center = "median",
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
+    method: Method | None = None,
+    eps: Number = 0.0,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",

@@ -12,6 +12,7 @@ from numnorm.norms import (
     moving_robust,
     pcen,
     rms,
+    robust,
     standard,
     weight,
 )
@@ -31,6 +32,7 @@ SPECS: tuple[NormSpec, ...] = (
     exponential.SPEC,
     emsc.SPEC,
     pcen.SPEC,
+    robust.SPEC,
 )
 
 BY_NAME = {spec.name: spec for spec in SPECS}

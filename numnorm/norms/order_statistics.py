@@ -11,6 +11,7 @@ from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 from numnorm.arguments import brief, check_choice, check_number
+from numnorm.array_types import Number
 from numnorm.backends.formulas import order
 
 
@@ -62,6 +63,10 @@ Method = Literal[
     "midpoint",
     "nearest",
 ]
+
+Center = Literal["median", "mean"] | Number
+Scale = Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None
+Factor = Number | Literal["normal"]
 
 
 def check_method(method: Any, weighted: bool) -> str:

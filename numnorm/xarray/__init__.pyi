@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from numnorm.array_types import Convention, EpsIn, Integer, NanPolicy, Number
 from numnorm.norms.moments import GroupMoments
-from numnorm.norms.order_statistics import Method
+from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 from numnorm.xarray.moments import batch_moments as batch_moments
 from numnorm.xarray.named_dims import Dims, Labelled
 
@@ -21,6 +21,7 @@ __all__ = [
     "moving_robust_norm",
     "pcen",
     "rms_norm",
+    "robust_norm",
     "standard_normal_variate",
     "weight_norm",
 ]
@@ -158,8 +159,8 @@ def moving_robust_norm(
     dim: Any,
     center: bool = False,
     min_window: Integer = 1,
-    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
-    factor: Number | Literal["normal"] = 1.0,
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
     method: Method | None = None,
     eps: Number = 0.0,
     where: Any = None,
@@ -187,6 +188,21 @@ def rms_norm(
     *,
     dim: Dims,
     eps: Number = 1e-05,
+    where: Any = None,
+    weights: Any = None,
+    nan_policy: NanPolicy = "propagate",
+    fill: Number | None = None,
+    keep_attrs: bool = True,
+) -> Labelled: ...
+def robust_norm(
+    x: Labelled,
+    *,
+    dim: Dims,
+    center: Center = "median",
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
+    method: Method | None = None,
+    eps: Number = 0.0,
     where: Any = None,
     weights: Any = None,
     nan_policy: NanPolicy = "propagate",

@@ -40,6 +40,8 @@ CASES = {
     "standard_normal_variate, ddof": ("standard_normal_variate", (X,), {"ddof": 1, "axis": 1}),
     "emsc": ("emsc", (X,), {"reference": D**2, "degree": 1}),
     "emsc over the samples": ("emsc", (X,), {"reference": X[:, 0, 0], "degree": 0, "axis": 0}),
+    "robust_norm": ("robust_norm", (X,), {}),
+    "robust_norm by two quantiles": ("robust_norm", (X,), {"scale": (0.1, 0.7), "axis": (1, 2)}),
     "weight_norm": ("weight_norm", (X, X[:, :, 0]), {}),
     "weight_norm of x": ("weight_norm", (X,), {"axis": (1, 2)}),
     "weight_norm as in PyTorch": ("weight_norm", (X, X[:, :1, :1]), {"axis": (1, 2)}),
@@ -96,7 +98,7 @@ COUNTING = {
     "exponential_norm": ("exponential_norm", (X,), {"alpha": 0.3}),
 }
 # Whose kernels are no norm's of `kernels.DEFAULT`.
-OTHERS = ("moving_norm", "moving_robust_norm", "exponential_norm", "emsc", "pcen")
+OTHERS = ("moving_norm", "moving_robust_norm", "exponential_norm", "emsc", "pcen", "robust_norm")
 
 
 def cases(*dtypes):

@@ -10,7 +10,7 @@ from numnorm.backends import sources
 
 PACKAGE = Path(numnorm.__file__).parent
 BACKENDS = PACKAGE / "backends"
-MOST_ENTRIES = 12
+MOST_ENTRIES = 13
 MOST_FILES = 24
 MOST_LINES = 1000
 MOST_PARAMETERS = 12
@@ -22,6 +22,7 @@ ORDER = {
         {"recurrent"},
         {"weighted"},
         {"rows", "columns", "moving"},
+        {"order"},
         {"statistics"},
         {"memory"},
         {"simd"},

@@ -265,7 +265,7 @@ class Reason(NamedTuple):
 
 REASONS = tuple(
     Reason(ON_DEVICE, (norm,), f"{norm} is not supported on a device: copy x to the host first")
-    for norm in ("emsc", "moving_robust_norm", "pcen")
+    for norm in ("emsc", "moving_robust_norm", "pcen", "robust_norm")
 )
 
 

@@ -111,6 +111,12 @@ def fading(x, alpha):
     return xr.concat([result.assign_coords(time=x.time[0]) for result in results], "time")
 
 
+def robust(x, dims, low, high):
+    quantiles = x.quantile([low, 0.5, high], dims)
+    low, median, high = (quantiles.isel(quantile=i, drop=True) for i in range(3))
+    return (x - median) / (high - low)
+
+
 # Each norm: its call, and its definition by operations of xarray.
 X = data()
 G = {dims: of(X, *dims) for dims in [("time",), ("band",), ("band", "time"), ("sample",)]}
@@ -146,6 +152,10 @@ CASES = {
     "emsc": (
         lambda x: named.emsc(x, G["time",], dim="time", degree=0),
         lambda x: scatter_corrected(x, G["time",], "time"),
+    ),
+    "robust_norm": (
+        lambda x: named.robust_norm(x, dim=["time", "band"], scale=(0.1, 0.9)),
+        lambda x: robust(x, ["time", "band"], 0.1, 0.9),
     ),
     "weight_norm": (
         lambda x: named.weight_norm(x, of_others(x, "time"), dim="time"),
@@ -227,10 +237,14 @@ def of_others(x, dim):
     )
 
 
+# Whose kernels are no norm's of `kernels.DEFAULT`.
+OTHERS = ("moving_norm", "moving_robust_norm", "exponential_norm", "emsc", "pcen", "robust_norm")
+
+
 def cases(dtype="float64"):
     parameters = []
     for case in CASES:
-        if case in ("moving_norm", "moving_robust_norm", "exponential_norm", "emsc", "pcen"):
+        if case in OTHERS:
             parameters.append(pytest.param(case, id=case))
             continue
         norm = case.partition(" ")[0].replace("standard_normal_variate", "layer_norm")

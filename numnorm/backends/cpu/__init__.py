@@ -62,6 +62,7 @@ _HOMES = {
         "moving_backward",
         "moving_forward",
     ),
+    "order.rows": ("order_backward", "order_forward"),
     "rows.rows": ("row_backward", "row_forward"),
     "weighted.arrays": ("whole_mask",),
     "weighted.columns": (

@@ -24,17 +24,19 @@ Normalize the array in INPUT and write the result to OUTPUT. Each is an .npy fil
 Zarr (version 2 or 3), or a dataset in an HDF5 file: FILE.h5::/NAME.
 
 The work is done in blocks, so that the arrays may be larger than memory; only what is normalized
-together must fit. The result is to the bit that of numnorm.METHOD on the whole array. batch_norm
-takes the statistics of the array itself, in a pass of its own, or those that were saved for another
-array: a test set is normalized by its training set; with --nan-policy omit, the statistics of
-several blocks are the same up to rounding. weight_norm is not offered, because weights are
-not data. Floating point arrays keep their dtype; integers and booleans become float64. OUTPUT has
+together must fit; but robust_norm reads larger rows several times. The result is to the bit that of
+numnorm.METHOD on the whole array. batch_norm takes the statistics of the array itself, in a pass of
+its own, or those that were saved for another array: a test set is normalized by its training set;
+with --nan-policy omit, the statistics of several blocks are the same up to rounding. weight_norm is
+not offered, because weights are not data. Floating point arrays keep their dtype; integers and
+booleans become float64.
+OUTPUT has
 the chunks and the compression of INPUT, if nothing else is given. It appears when it is complete,
 or not at all. A process that is killed outright (SIGKILL) leaves OUTPUT.numnorm-*.tmp beside it,
 which the next one removes; that of Zarr or of --resume, the next one to the same OUTPUT."""
 
 # They change no byte, or have another name in a request.
-_REQUESTED_OTHERWISE = {"method", "input", "output", "force", "resume", "scheduler"}
+_REQUESTED_OTHERWISE = {"norm", "input", "output", "force", "resume", "scheduler"}
 
 _LARGEST_BLOCK = sys.maxsize / 2**20
 """The number of mebibytes that the machine can address."""
@@ -47,6 +49,7 @@ examples:
   numnorm apply group_norm images.npy normalized.npy --groups 8 --eps 1e-6
   numnorm apply batch_norm train.npy train-normalized.npy --save-statistics train.npz
   numnorm apply batch_norm test.npy test-normalized.npy --statistics train.npz
+  numnorm apply robust_norm trace.npy normalized.npy --scale iqr --factor normal
   numnorm apply moving_norm eeg.npy normalized.npy --axis 0 --window 300 --center
   numnorm apply layer_norm data.h5::/images normalized.zarr --compression zstd:3 --resume"""
 
@@ -64,13 +67,13 @@ def main(argv: Sequence[str]) -> int:
     int
         The exit status, 0; errors are raised.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = _parser(argv).parse_args(argv)
     options = _options(arguments)
     _check_paths(arguments)
     with format_of(arguments.input).opened(arguments.input) as source:
         if not source.shape:
             raise CommandError(f"{arguments.input} holds a single number: there is no axis")
-        job = Job(arguments.method, options, source.shape)
+        job = Job(arguments.norm, options, source.shape)
         job.check(source.dtype)
         request = _request(arguments, source)
         if job.streams:  # the parts are others on a cluster
@@ -79,17 +82,17 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> CommandParser:
+def _parser(argv: Sequence[str]) -> CommandParser:
     parser = CommandParser(
         prog="numnorm apply",
         usage="%(prog)s METHOD INPUT OUTPUT [options]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument("method", choices=OPTIONS, metavar="METHOD", help=", ".join(OPTIONS))
+    parser.add_argument("norm", choices=OPTIONS, metavar="METHOD", help=", ".join(OPTIONS))
     parser.add_argument("input", metavar="INPUT", help="the array to read")
     parser.add_argument("output", metavar="OUTPUT", help="the array to write")
-    _add_norms(parser)
+    _add_norms(parser, next((word for word in argv if word in OPTIONS), None))
     parser.add_argument("--force", action="store_true", help="replace files that exist")
     parser.add_argument(
         "--block-size",
@@ -151,14 +154,36 @@ _DESCRIBED: dict[str, dict[str, Any]] = {
 }
 """What the help says of options, and their types where the signatures leave a choice."""
 
-_TYPES = {"Integer": int, "Number": float, "float": float}
+
+def _number_or_word(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
-def _add_norms(parser: CommandParser) -> None:
+_KINDS: dict[str, dict[str, Any]] = {
+    "Axis": {"type": int},
+    "Integer": {"type": int},
+    "Center": {"type": _number_or_word, "help": "median, mean or a number (default: median)"},
+    "Scale": {
+        "type": _number_or_word,
+        "nargs": "+",
+        "help": "mad, iqr, range, two quantiles or none (default: mad)",
+    },
+    "Factor": {"type": _number_or_word, "help": "of the scale: a number or normal (default: 1)"},
+    "Method": {"type": str},
+}
+"""How the value of an option is read, by the first word of its type; others are numbers."""
+
+
+def _add_norms(parser: CommandParser, chosen: str | None) -> None:
+    """Add the options of all norms, each as the chosen one has it, or else the first one."""
     norms = parser.add_argument_group("options of the norms (a norm takes only its own)")
+    every = [*reversed(OPTIONS), *([] if chosen is None else [chosen])]
     signatures = {
         name: parameters_of(getattr(numnorm, method))[name]
-        for method in reversed(OPTIONS)
+        for method in every
         for name in OPTIONS[method]
         if name not in STATISTICS
     }
@@ -174,7 +199,7 @@ def _add_norms(parser: CommandParser) -> None:
             norms.add_argument(_flag(name, switch=is_on), **action, **described)
             continue
         elif "choices" not in described:
-            described = {"type": _TYPES.get(kind.partition(" ")[0], float), **described}
+            described = {"type": float, **described, **_KINDS.get(kind.partition(" ")[0], {})}
         if "help" not in described:
             described["help"] = _first_words(name)
         norms.add_argument(_flag(name), **described)
@@ -215,17 +240,17 @@ def _compression(text: str) -> tuple[str, int | None]:
 
 def _options(arguments: Namespace) -> dict[str, Any]:
     """Return the keywords of the norm that are given; raise if it does not have one of them."""
-    known = OPTIONS[arguments.method]
+    known = OPTIONS[arguments.norm]
     every = {name for options in OPTIONS.values() for name in options}
     stated = {name: value for name, value in vars(arguments).items() if value is not None}
     for name in sorted(every & stated.keys() - set(known)):
         own = ", ".join(_flag(each, _is_switch(each)) for each in known)
         raise CommandError(
-            f"{_flag(name, stated[name] is False)} is not for {arguments.method}, which takes {own}"
+            f"{_flag(name, stated[name] is False)} is not for {arguments.norm}, which takes {own}"
         )
-    for needed in NEEDED[arguments.method]:
+    for needed in NEEDED[arguments.norm]:
         if needed not in stated:
-            raise CommandError(f"{arguments.method} needs {_flag(needed)}")
+            raise CommandError(f"{arguments.norm} needs {_flag(needed)}")
     if arguments.block_size is not None and not 0 < arguments.block_size <= _LARGEST_BLOCK:
         raise CommandError(
             f"--block-size must be positive and at most {_LARGEST_BLOCK:g}, "
@@ -234,11 +259,14 @@ def _options(arguments: Namespace) -> dict[str, Any]:
     options = {name: stated[name] for name in known if name in stated and name not in STATISTICS}
     for name in ARRAYS & options.keys():
         options[name] = read_array(options[name])
+    if isinstance(options.get("scale"), list):
+        first, *others = options["scale"]
+        options["scale"] = (first, *others) if others else None if first == "none" else first
     if "axis" in options:
         axes = tuple(options["axis"])
-        if arguments.method in MOVING and len(axes) > 1:
-            raise CommandError(f"--axis must be one axis for {arguments.method}, got {axes}")
-        options["axis"] = axes[0] if arguments.method in MOVING else axes
+        if arguments.norm in MOVING and len(axes) > 1:
+            raise CommandError(f"--axis must be one axis for {arguments.norm}, got {axes}")
+        options["axis"] = axes[0] if arguments.norm in MOVING else axes
     return options
 
 
@@ -302,7 +330,7 @@ def _request(arguments: Namespace, source: Source) -> dict[str, Any]:
         if isinstance(value, Path) and name != "save_statistics":
             value = _digest(value)
         request[_flag(name)] = str(value) if isinstance(value, Path) else value
-    request["METHOD"] = arguments.method
+    request["METHOD"] = arguments.norm
     request["INPUT"] = [
         os.path.realpath(format_of(arguments.input).place(arguments.input)),
         arguments.input.partition("::")[2],

@@ -23,6 +23,7 @@ from numnorm.commands.apply.boxes import Box, aligned, box_lengths, boxes, shape
 from numnorm.commands.apply.formats import format_of
 from numnorm.commands.apply.formats.protocol import Array, Layout, Source, Target
 from numnorm.commands.apply.methods import Job, Stream
+from numnorm.commands.apply.passes import EXPECTED, JobInPasses
 from numnorm.commands.apply.statistics import (
     check_statistics_file,
     cuttable_axes,
@@ -34,6 +35,7 @@ from numnorm.commands.apply.statistics import (
 )
 from numnorm.commands.terminal import CommandError, one_line, progress_bar, require
 from numnorm.norms.batch import block_moments
+from numnorm.norms.robust_passes import Task
 
 BLOCK_SIZE = 64
 """The usual size of a block in mebibytes."""
@@ -82,11 +84,13 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
     if arguments.statistics is not None:
         statistics = load_statistics(arguments.statistics, channels)
     own = job.method == "batch_norm" and statistics is None and size > 0
-    layout = _layout(job, source, arguments)
+    plan = _Plan(source, arguments.block_size)
+    if job.method == "robust_norm" and plan.is_too_large(job):
+        job = JobInPasses(job.method, job.options, job.shape)
+    layout = _layout(job, source, plan.dtype, arguments)
     module = format_of(arguments.output)
     output = module.created(arguments.output, layout, request, arguments.resume)
     with _runner(source, arguments) as runner, output as (target, journal):
-        plan = _Plan(source, layout.dtype, arguments.block_size)
         cuttable = job.cuttable_axes()
         if job.streams and arguments.scheduler is not None:  # workers take parts in any order
             cuttable = [each for each in cuttable if each[0] != job.time_axis]
@@ -100,13 +104,12 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
             before += size if statistics is not None else 0
         if saving is not None and not arguments.force:
             check_statistics_file(saving, statistics)
-        with progress_bar(job.method, (1 + own) * size, before) as done:
+        passes = EXPECTED if isinstance(job, JobInPasses) and left else own
+        with progress_bar(job.method, (1 + passes) * size, before) as done:
+            if isinstance(job, JobInPasses) and left:
+                job = _in_passes(job, plan, runner, done)
             if own and statistics is None:
-                assert job.channel_axis is not None
-                lengths = plan.box_lengths(cuttable_axes(source.shape, job.channel_axis))
-                parts_read = boxes(whole(source.shape), lengths)
-                policy = job.options.get("nan_policy", "propagate")
-                statistics = runner.statistics(job.channel_axis, parts_read, done, policy)
+                statistics = _own_statistics(job, plan, runner, done)
                 journal.save_statistics(*statistics)
             if statistics is not None:
                 job = _with_statistics(job, *statistics)
@@ -128,16 +131,23 @@ def apply(job: Job, source: Source, arguments: Namespace, request: Mapping[str, 
 class _Plan:
     """The sizes of boxes: within the size of a block, and of whole chunks."""
 
-    def __init__(self, source: Source, dtype: np.dtype[Any], block_size: float | None) -> None:
+    def __init__(self, source: Source, block_size: float | None) -> None:
         self.source = source
+        is_float = source.dtype.kind == "f"
+        self.dtype = source.dtype.newbyteorder("=") if is_float else np.dtype(np.float64)
         # Integers take more memory as floats than in the file.
-        self.itemsize = max(source.dtype.itemsize, dtype.itemsize)
+        self.itemsize = max(source.dtype.itemsize, self.dtype.itemsize)
         self.budget = int((block_size or BLOCK_SIZE) * 2**20) // self.itemsize
         self.limit = (
             self.budget
             if block_size
             else max(self.budget, _LARGEST_BLOCK_MIB * 2**20 // self.itemsize)
         )
+
+    def is_too_large(self, job: Job) -> bool:
+        """Return whether what is normalized together does not fit into the largest block."""
+        finest = box_lengths(self.source.shape, job.cuttable_axes(), 1)
+        return math.prod(finest) > self.limit
 
     def box_lengths(
         self, cuttable: list[tuple[int, int]], target: Target | None = None
@@ -167,9 +177,8 @@ class _Plan:
         return lengths
 
 
-def _layout(job: Job, source: Source, arguments: Namespace) -> Layout:
+def _layout(job: Job, source: Source, dtype: np.dtype[Any], arguments: Namespace) -> Layout:
     """Return what the output is to be like."""
-    dtype = source.dtype.newbyteorder("=") if source.dtype.kind == "f" else np.dtype(np.float64)
     most = min(_CHUNK, int((arguments.block_size or BLOCK_SIZE) * 2**20))
     chunks = box_lengths(source.shape, job.cuttable_axes(), most // dtype.itemsize)
     every = [(axis, 1) for axis in range(len(chunks))]
@@ -182,6 +191,39 @@ def _layout(job: Job, source: Source, arguments: Namespace) -> Layout:
         arguments.compression,
         arguments.zarr_format,
     )
+
+
+def _own_statistics(job: Job, plan: _Plan, runner: Any, done: Done) -> tuple[Array, Array]:
+    """Return mean and variance of each channel, taken in a pass over the array."""
+    shape = plan.source.shape
+    assert job.channel_axis is not None
+    lengths = plan.box_lengths(cuttable_axes(shape, job.channel_axis))
+    policy = job.options.get("nan_policy", "propagate")
+    found: tuple[Array, Array] = runner.statistics(
+        job.channel_axis, boxes(whole(shape), lengths), done, policy
+    )
+    return found
+
+
+def _in_passes(job: JobInPasses, plan: _Plan, runner: Any, done: Done) -> JobInPasses:
+    """Return a job with the statistics of all rows, taken in passes over the array."""
+    source, lengths = plan.source, plan.box_lengths(job.cuttable_axes())
+    parts = list(boxes(whole(source.shape), lengths))
+    size = math.prod(source.shape)
+    left = EXPECTED * size
+
+    def each_pass(task: Task) -> Iterator[Any]:
+        nonlocal left
+        for box, found in zip(parts, runner.found(job, task, parts), strict=True):
+            amount = min(left, math.prod(shape_of(box)))
+            left -= amount
+            done(amount)
+            yield found
+
+    sample = source.read(parts[0]).copy(), parts[0]
+    with_all = job.with_statistics(plan.dtype, sample, each_pass, plan.budget * plan.itemsize)
+    done(left)
+    return with_all
 
 
 def _with_statistics(job: Job, mean: Array, variance: Array) -> Job:
@@ -272,6 +314,27 @@ class Here:
         """
         with closing(self._read(parts)) as arrays:
             return stream_statistics(channel_axis, arrays, done, nan_policy)
+
+    def found(self, job: JobInPasses, task: Task, parts: Sequence[Box]) -> Iterator[Any]:
+        """Take a pass over the array.
+
+        Parameters
+        ----------
+        job : JobInPasses
+            The norm with its options.
+        task : Task
+            What the pass looks for.
+        parts : sequence of Box
+            The parts of the array.
+
+        Yields
+        ------
+        object
+            What `JobInPasses.found_in` returns for each part, in order.
+        """
+        with closing(self._read(parts)) as arrays:
+            for box, x in zip(parts, arrays, strict=True):
+                yield job.found_in(x, box, task)
 
     def normalize(
         self, job: Job | Stream, target: Target, parts: Sequence[tuple[int, Box]]
@@ -369,6 +432,27 @@ class Cluster:
             channel_axis, _in_order(self._results(task, enumerate(parts))), done
         )
 
+    def found(self, job: JobInPasses, task: Task, parts: Sequence[Box]) -> Iterator[Any]:
+        """Take a pass over the array, as `Here.found`.
+
+        Parameters
+        ----------
+        job : JobInPasses
+            The norm with its options.
+        task : Task
+            What the pass looks for.
+        parts : sequence of Box
+            The parts of the array.
+
+        Yields
+        ------
+        object
+            What `JobInPasses.found_in` returns for each part, in order.
+        """
+        sent = self.client.submit(_same, (job, task), pure=False)
+        found = functools.partial(_found, self.source)
+        yield from _in_order(self._results(found, enumerate(parts), sent))
+
     def normalize(
         self, job: Job, target: Any, parts: Sequence[tuple[int, Box]]
     ) -> Iterator[tuple[int, int]]:
@@ -434,8 +518,8 @@ def _in_order(results: Iterator[tuple[int, Any]]) -> Iterator[Any]:
             number += 1
 
 
-def _same(job: Job) -> Job:
-    return job
+def _same(value: Any) -> Any:
+    return value
 
 
 def _moments(
@@ -452,6 +536,13 @@ def _moments(
             return x.size, part_moments(x, channel_axis, nan_policy)
         # Only the first axis is cut: the box has all channels, or each of its channels whole.
         return x.size, block_moments(x, channel_axis, x.shape[channel_axis])
+
+
+def _found(path: str, box: Box, sent: tuple[JobInPasses, Task]) -> Any:
+    """Return what a pass finds in a box."""
+    job, task = sent
+    with numnorm.num_threads(1), format_of(path).opened(path) as source:
+        return job.found_in(source.read(box), box, task)
 
 
 def _normalize(path: str, directory: str, box: Box, job: Job) -> int:

@@ -1,0 +1,1 @@
+"""Kernels of order statistics: medians and quantiles of rows, by selection."""
