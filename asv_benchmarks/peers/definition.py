@@ -15,7 +15,7 @@ import numpy as np
 
 from . import cell_definition, estimator_definition, statistics_definition
 from .arrays import Array, Arrays, arrays_of
-from .cases import EPS, GROUPS, MISSING, MOVING, Case
+from .cases import EPS, GROUPS, MISSING, MOVING, ORDER, Case
 
 K = 0.1  # AdaNorm's
 
@@ -118,7 +118,7 @@ def _expected(
         return cell_definition.results(case, arrays_of(case))
     if case.family == "estimators":
         return [estimator_definition.result(case, arrays_of(case).x.astype(np.float64))]
-    if norm in MOVING + MISSING:
+    if norm in MOVING + ORDER + MISSING:
         return [statistics_definition.result(case, arrays_of(case))]
     arrays = Arrays(*(array.astype(np.float64) for array in arrays_of(case)))
     return [forward(case, arrays)] if direction == "forward" else backward(case, arrays)
@@ -127,11 +127,11 @@ def _expected(
 def errors_of(case: Case, results: list[Array]) -> Iterator[tuple[float, float]]:
     """Yield for each result its largest error and the allowed error, relative to its values."""
     expected = _expected(case.norm, case.direction, case.shape, case.dtype, case.window)
-    if case.norm in MOVING + MISSING:
+    if case.norm in MOVING + ORDER + MISSING:
         results = [statistics_definition.checked(case, arrays_of(case), y) for y in results]
     for result, wanted in zip(results, expected, strict=True):
         error = np.abs(result.reshape(wanted.shape) - wanted).max() / np.abs(wanted).max()
-        if case.norm in MOVING:
+        if case.norm in MOVING + ORDER:
             yield float(error), statistics_definition.allowed_error(case)
         else:
             yield float(error), allowed_error(case.dtype, expected[0].size // wanted.size)
