@@ -104,6 +104,7 @@ RUNS = {  # in the order of the gallery
     "climatology": "xarray",
     "eeg_standardization": "matplotlib",
     "irregular_times": "pandas",
+    "hampel_filter": "matplotlib",
     "streaming_statistics": "matplotlib",
     "streamed_quantiles": "matplotlib",
     "reversible_norm": "matplotlib",

@@ -146,7 +146,7 @@ def arrays_of(case: Case) -> Any:
         return _drawn_sequences(case.norm, case.shape, case.dtype)
     if case.family == "estimators":
         return _drawn_spectra(case.shape, case.dtype)
-    if case.family == "moving":
+    if case.family in ("moving", "order"):
         return _drawn_recording(case.shape, case.dtype)
     if case.family == "missing":
         return _drawn_incomplete(case.shape, case.dtype, case.norm != "rows_where")

@@ -78,6 +78,10 @@ ESTIMATORS = (
 )
 # The norms along an axis, the first one or, of channels and steps, the last one.
 MOVING = ("moving_norm", "moving_norm_last", "exponential_norm", "exponential_norm_last")
+# A median of windows subtracted, and the rest divided by the distance of the quartiles.
+ORDER = ("moving_median", "moving_quartiles")
+# Channels and steps, and windows of order statistics.
+ORDER_SHAPES, ORDER_WINDOWS = ((1, 200_000), (22, 20_000)), (11, 101, 1001, 10_001)
 # The weight of a new step in `exponential_norm`, and the least deviation.
 ALPHA = 1e-3
 LEAST = 1e-4
@@ -88,6 +92,14 @@ BY_LABEL = ("labels_statistics", "labels_norm")
 LABELS = 12
 # The way back, by statistics of all but the last axis, and of the last axis.
 INVERSES = ("denormalize", "denormalize_features")
+FAMILIES = {
+    "estimators": ESTIMATORS,
+    "moving": MOVING,
+    "order": ORDER,
+    "missing": MISSING,
+    "labels": BY_LABEL,
+    "inverse": INVERSES,
+}
 
 
 @dataclass(frozen=True)
@@ -99,8 +111,7 @@ class Case:
     norm : str
         A norm of numnorm, ``"batch_norm_inference"``, or ``"standardize"``: a layer norm without
         gain, bias and epsilon, as `zscore` and `scale` compute it. Or one of `CELLS`, or one of
-        `ESTIMATORS`, which are fitted and transform the same array, or of `MOVING`, `MISSING`,
-        `BY_LABEL` or `INVERSES`.
+        `ESTIMATORS`, which are fitted and transform the same array, or of another of `FAMILIES`.
     direction : {"forward", "backward", "forward and backward"}
         Only the output; all gradients, from the saved results of the forward pass; or, for cells,
         all gradients including the forward pass.
@@ -125,14 +136,7 @@ class Case:
     @property
     def family(self) -> str:
         """The family of comparable cases."""
-        families = {
-            "estimators": ESTIMATORS,
-            "moving": MOVING,
-            "missing": MISSING,
-            "labels": BY_LABEL,
-            "inverse": INVERSES,
-        }
-        for family, norms in families.items():
+        for family, norms in FAMILIES.items():
             if self.norm in norms:
                 return family
         return "cells" if self.norm in CELLS else "norms"
@@ -171,7 +175,7 @@ def all_cases(quick: bool = False) -> list[Case]:
     estimators = _estimators(QUICK_SPECTRA if quick else SPECTRA)
     incomplete = INCOMPLETE[:1] if quick else INCOMPLETE
     by_label = _by_label(QUICK_LABELLED if quick else LABELLED)
-    statistics = [*_moving(quick), *_missing(incomplete), *by_label]
+    statistics = [*_moving(quick), *_order(quick), *_missing(incomplete), *by_label]
     return [*norms, *cells, *estimators, *statistics, *_inverses(quick)]
 
 
@@ -234,6 +238,14 @@ def _moving(quick: bool) -> Iterator[Case]:
         for shape in last:
             yield Case("moving_norm_last", "forward", shape, dtype, window=WINDOW)
             yield Case("exponential_norm_last", "forward", shape, dtype)
+
+
+def _order(quick: bool) -> Iterator[Case]:
+    for norm in ORDER:
+        for shape in ORDER_SHAPES[:1] if quick else ORDER_SHAPES:
+            for dtype in ("float32", "float64"):
+                for window in ORDER_WINDOWS[:2] if quick else ORDER_WINDOWS:
+                    yield Case(norm, "forward", shape, dtype, window=window)
 
 
 def _missing(shapes: list[tuple[int, ...]]) -> Iterator[Case]:

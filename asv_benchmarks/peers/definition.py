@@ -15,7 +15,7 @@ import numpy as np
 
 from . import cell_definition, estimator_definition, statistics_definition
 from .arrays import Array, Arrays, arrays_of
-from .cases import BY_LABEL, EPS, GROUPS, MISSING, MOVING, Case
+from .cases import EPS, GROUPS, Case
 
 K = 0.1  # AdaNorm's
 
@@ -121,7 +121,7 @@ def _expected(
     if case.family == "inverse":
         y, mean, rstd = (a.astype(np.float64) for a in arrays_of(case).broadcast(case))
         return [y / rstd + mean]
-    if norm in MOVING + MISSING + BY_LABEL:
+    if case.family in statistics_definition.FAMILIES:
         return [statistics_definition.result(case, arrays_of(case))]
     arrays = Arrays(*(array.astype(np.float64) for array in arrays_of(case)))
     return [forward(case, arrays)] if direction == "forward" else backward(case, arrays)
@@ -130,11 +130,11 @@ def _expected(
 def errors_of(case: Case, results: list[Array]) -> Iterator[tuple[float, float]]:
     """Yield for each result its largest error and the allowed error, relative to its values."""
     expected = _expected(case.norm, case.direction, case.shape, case.dtype, case.window)
-    if case.norm in MOVING + MISSING + BY_LABEL:
+    if case.family in statistics_definition.FAMILIES:
         results = [statistics_definition.checked(case, arrays_of(case), y) for y in results]
     for result, wanted in zip(results, expected, strict=True):
         error = np.abs(result.reshape(wanted.shape) - wanted).max() / np.abs(wanted).max()
-        if case.norm in MOVING:
+        if case.family in ("moving", "order"):
             yield float(error), statistics_definition.allowed_error(case)
         else:
             yield float(error), allowed_error(case.dtype, expected[0].size // wanted.size)

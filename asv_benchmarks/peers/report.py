@@ -41,6 +41,9 @@ frame. `torchaudio` is the definition of its `sliding_window_cmn`, a loop in PyT
 `braindecode` that of its `exponential_moving_standardize`, by SciPy's `lfilter`. NumPy's is a
 difference of cumulative sums. Full windows are compared with the definition.
 
+The cases of order are channels × steps, less the median of a window of the last steps, and divided
+by the distance of its quartiles in `moving_quartiles`.
+
 Of incomplete data a tenth is missing: NaN (`rows_nan`, `columns_nan`) or under a mask
 (`rows_where`). There is no gain, no bias and no epsilon.
 

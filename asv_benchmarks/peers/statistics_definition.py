@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from .arrays import Array
-from .cases import ALPHA, BY_LABEL, LEAST, MISSING, Case
+from .cases import ALPHA, BY_LABEL, LEAST, MISSING, ORDER, Case
+
+FAMILIES = ("moving", "order", "missing", "labels")
+"""The families of cases that are defined here."""
 
 # The windows that are compared, from the first full one to the last step.
 WINDOWS = 8
@@ -29,6 +32,8 @@ def result(case: Case, arrays: Any) -> Array:
     if case.norm in BY_LABEL:
         return _by_label(case, arrays.x[:, :LINES], arrays.labels)
     x = arrays.x if case.axis == 0 else arrays.x.T
+    if case.norm in ORDER:
+        return medians(x, case, _steps(case, len(x)))
     if case.window:
         return windows(x, case.window, _steps(case, len(x)))
     return fading(x[-FADED - LAST :])[-LAST:]
@@ -66,6 +71,16 @@ def windows(x: Array, window: int, steps: Array) -> Array:
         # So that an offset takes no digits of the mean.
         values = values - values[0]
         rows.append((values[-1] - values.mean(axis=0)) / values.std(axis=0))
+    return np.array(rows)
+
+
+def medians(x: Array, case: Case, steps: Array) -> Array:
+    """Return the steps of which each has a full window, by order statistics."""
+    rows = []
+    for t in steps:
+        values = x[t + 1 - case.window : t + 1].astype(np.float64)
+        low, median, high = np.quantile(values, (0.25, 0.5, 0.75), axis=0)
+        rows.append((values[-1] - median) / (1.0 if case.norm == "moving_median" else high - low))
     return np.array(rows)
 
 

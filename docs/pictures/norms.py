@@ -116,7 +116,7 @@ def robust():
 
 
 def moving_robust():
-    """A recording with outliers, and what moving norms make of it."""
+    """Outliers in a recording, and what moving norms make of them."""
     rng = np.random.default_rng(3)
     x = 2 * np.sin(np.arange(300) / 40) + 0.4 * rng.normal(size=300)
     outliers = rng.choice(300, 9, replace=False)
@@ -125,7 +125,7 @@ def moving_robust():
     norms = {
         "x": x,
         "moving norm": numnorm.moving_norm(x, 31, center=True),
-        "moving robust norm": numnorm.moving_robust_norm(x, 31, center=True, factor="normal"),
+        "robust": numnorm.moving_robust_norm(x, 31, center=True, factor="normal"),
     }
     for panel, (title, y) in zip(axes, norms.items(), strict=True):
         panel.plot(y, color=BLUE, linewidth=0.8)

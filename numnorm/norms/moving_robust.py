@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Generic, Literal, NamedTuple, Never
+from typing import Any, Generic, NamedTuple, Never
 
 from numnorm.arguments import check_eps, check_flag, check_integer
 from numnorm.array_likes import (
@@ -22,7 +22,14 @@ from numnorm.backends.contract.moving_order import OrderWindows
 from numnorm.backends.contract.weighting import WeightedInput, Weighting
 from numnorm.keywords import unexpected
 from numnorm.layouts import MovingLayout, moving_layout
-from numnorm.norms.order_statistics import METHODS, Method, check_method, spread_by
+from numnorm.norms.order_statistics import (
+    METHODS,
+    Factor,
+    Method,
+    Scale,
+    check_method,
+    spread_by,
+)
 from numnorm.norms.spec import Example, NormSpec
 from numnorm.norms.weighted import of_steps, weighted_input
 
@@ -57,8 +64,8 @@ def moving_robust_norm(
     axis: Integer = -1,
     center: bool = False,
     min_window: Integer = 1,
-    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
-    factor: Number | Literal["normal"] = 1.0,
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
     method: Method | None = None,
     eps: Number = 0.0,
     out: Any = None,
@@ -168,8 +175,8 @@ def moving_robust_norm_forward(
     axis: Integer = -1,
     center: bool = False,
     min_window: Integer = 1,
-    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
-    factor: Number | Literal["normal"] = 1.0,
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
     method: Method | None = None,
     eps: Number = 0.0,
     out: Any = None,
@@ -217,8 +224,8 @@ def moving_robust_norm_backward(
     axis: Integer = -1,
     center: bool = False,
     min_window: Integer = 1,
-    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
-    factor: Number | Literal["normal"] = 1.0,
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
     method: Method | None = None,
     eps: Number = 0.0,
     out: Any = None,
@@ -283,8 +290,8 @@ def moving_robust_norm_step(
     state: MovingState | None = None,
     *,
     axis: Integer = -1,
-    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
-    factor: Number | Literal["normal"] = 1.0,
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
     method: Method | None = None,
     eps: Number = 0.0,
     out: Any = None,

@@ -5,6 +5,9 @@ from typing import Any, Literal
 from numnorm.array_types import Closed, Convention, Duration, EpsIn, Integer, NanPolicy, Number
 from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 from numnorm.xarray.denormalize import denormalize as denormalize
+from numnorm.array_types import Convention, EpsIn, Integer, NanPolicy, Number
+from numnorm.norms.moments import GroupMoments
+from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 from numnorm.xarray.moments import batch_moments as batch_moments
 from numnorm.xarray.named_dims import Dims, Labelled
 from numnorm.xarray.statistics import GroupMoments as GroupMoments
@@ -172,8 +175,8 @@ def moving_robust_norm(
     dim: Any,
     center: bool = False,
     min_window: Integer = 1,
-    scale: Literal["mad", "iqr", "range"] | tuple[Number, Number] | list[float] | None = "mad",
-    factor: Number | Literal["normal"] = 1.0,
+    scale: Scale = "mad",
+    factor: Factor = 1.0,
     method: Method | None = None,
     eps: Number = 0.0,
     where: Any = None,

@@ -178,10 +178,11 @@ def test_estimators_do_what_the_definition_says(library, estimator, monkeypatch)
 
 
 MOVING = ["moving_norm", "moving_norm_last", "exponential_norm", "exponential_norm_last"]
+ORDER = ["moving_median", "moving_quartiles"]
 MISSING = ["rows_nan", "columns_nan", "rows_where"]
 
 
-@pytest.mark.parametrize("norm", MOVING + MISSING)
+@pytest.mark.parametrize("norm", MOVING + ORDER + MISSING)
 @pytest.mark.parametrize(
     "library",
     [
@@ -201,8 +202,9 @@ def test_statistics_are_what_the_definition_says(library, norm, monkeypatch):
         importlib.import_module(f"peers.{name}")
         for name in ("arrays", "cases", "definition", "libraries")
     )
-    shape = (3, 60) if norm.endswith("last") else (60, 3)
-    case = cases.Case(norm, "forward", shape, window=7 if "moving_norm" in norm else 0)
+    shape = (3, 60) if norm.endswith("last") or norm in ORDER else (60, 3)
+    window = 7 if "moving_norm" in norm or norm in ORDER else 0
+    case = cases.Case(norm, "forward", shape, window=window)
     call = libraries.load(library).call_of(case, arrays.arrays_of(case))
     if call is None:
         assert library != "numnorm"
@@ -282,7 +284,7 @@ def test_norms_and_cells_can_be_chosen(quick, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     cases = importlib.import_module("peers.cases")
     every = cases.all_cases(quick)
-    names = ("norms", "cells", "estimators", "moving", "missing", "labels", "inverse")
+    names = ("norms", "cells", "estimators", "moving", "order", "missing", "labels", "inverse")
     families = [{c for c in every if only in c.name} for only in names]
     assert all(families)
     assert sum(map(len, families)) == len(set(every)) == len(set().union(*families))

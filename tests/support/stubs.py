@@ -18,7 +18,6 @@ HOMES = (
     "typing",
     "numnorm.arguments",
     "numnorm.array_types",
-    "numnorm.norms.order_statistics",
     "numnorm.norms.moments",
     "numnorm.norms.order_statistics",
     "numnorm.xarray.named_dims",

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ..arrays import Array
+from ..cases import FAMILIES
 
 FLOOR = "copyto"
 # In the folder `statistics`.
@@ -29,8 +30,7 @@ COMPILED = {"numnorm_jax": "jax", "njit": "njit_loop"}
 # They have tables of their own, and no line in the picture.
 APART = ("numnorm_jax", "njit", "njit_loop")
 # The unit of numnorm's times, for each family.
-YARDSTICKS = {"norms": FLOOR, "cells": "torch_nn", "estimators": FLOOR}
-YARDSTICKS |= {"moving": FLOOR, "missing": FLOOR, "labels": FLOOR, "inverse": FLOOR}
+YARDSTICKS = {"norms": FLOOR, "cells": "torch_nn", **dict.fromkeys(FAMILIES, FLOOR)}
 
 
 class Call(NamedTuple):

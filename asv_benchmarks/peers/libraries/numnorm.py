@@ -25,7 +25,7 @@ def call_of(case: Case, arrays: Any) -> Call:
     """Return the call of one of numnorm's functions; a cell packs its weights in the call."""
     if case.family == "cells":
         return _cell(case, arrays)
-    if case.family in ("moving", "missing"):
+    if case.family in ("moving", "order", "missing"):
         return Call(_statistics(case, arrays), lambda y: [y])
     if case.family == "labels":
         return Call(partial(_by_label, case, arrays), lambda y: [y])
@@ -79,6 +79,10 @@ def _cell(case: Case, arrays: Sequences) -> Call:
 
 
 def _statistics(case: Case, arrays: Any) -> Any:
+    if case.family == "order":
+        scale = "iqr" if case.norm == "moving_quartiles" else None
+        options = {"axis": case.axis, "scale": scale}
+        return partial(numnorm.moving_robust_norm, arrays.x, case.window, **options)
     if case.window:
         return partial(numnorm.moving_norm, arrays.x, case.window, axis=case.axis)
     if case.family == "moving":

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.ndimage import uniform_filter1d
+from scipy.ndimage import median_filter, uniform_filter1d
 from scipy.stats import zscore
 
 from ..arrays import Array
@@ -22,6 +22,9 @@ def start(threads: int) -> None:
 
 def call_of(case: Case, arrays: Any) -> Call | None:
     """Return `zscore` of the rows, or of those that are not NaN, or windows of steps."""
+    if case.family == "order":
+        function = partial(_medians, case, arrays.x)
+        return Call(function, lambda y: [y]) if case.norm == "moving_median" else None
     if case.window:
         return Call(partial(_windows, case, arrays.x), lambda y: [y])
     if case.norm in ("rows_nan", "columns_nan"):
@@ -31,6 +34,11 @@ def call_of(case: Case, arrays: Any) -> Call | None:
     else:
         return None
     return Call(call, lambda y: [y])
+
+
+def _medians(case: Case, x: Array) -> Array:
+    size, origin = (1, case.window), (0, (case.window - 1) // 2)
+    return x - median_filter(x, size=size, origin=origin, mode="nearest")
 
 
 def _windows(case: Case, x: Array) -> Array:

@@ -1,4 +1,4 @@
-"""bottleneck: `move_mean` and `move_std`, `nanmean` and `nanstd`."""
+"""bottleneck: `move_mean`, `move_std` and `move_median`, `nanmean` and `nanstd`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,18 @@ def start(threads: int) -> None:
 
 def call_of(case: Case, arrays: Any) -> Call | None:
     """Return the mean, the deviation, and what normalizes with them."""
+    if case.family == "order":
+        function = partial(_medians, case, arrays.x)
+        return Call(function, lambda y: [y]) if case.norm == "moving_median" else None
     if case.window:
         return Call(partial(_windows, case, arrays.x), lambda y: [y])
     if case.norm in ("rows_nan", "columns_nan"):
         return Call(partial(_missing, case, arrays.x), lambda y: [y])
     return None
+
+
+def _medians(case: Case, x: Array) -> Array:
+    return x - bn.move_median(x, window=case.window, min_count=1, axis=case.axis)
 
 
 def _windows(case: Case, x: Array) -> Array:

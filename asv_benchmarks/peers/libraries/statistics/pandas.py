@@ -28,6 +28,8 @@ def call_of(case: Case, arrays: Any) -> Call | None:
         statistics = case.norm == "labels_statistics"
         function = partial(_of_groups if statistics else _by_group, groups)
         return Call(function, lambda y: [y if statistics else y.to_numpy()])
+    elif case.family == "order":
+        function = partial(_order, pd.DataFrame(arrays.x.T), case)
     elif case.norm == "columns_nan":
         function = partial(_columns, pd.DataFrame(arrays.x))
     else:
@@ -38,6 +40,14 @@ def call_of(case: Case, arrays: Any) -> Call | None:
 def _windows(frame: Any, window: int) -> Any:
     rolling = frame.rolling(window, min_periods=1)
     return (frame - rolling.mean()) / rolling.std(ddof=0)
+
+
+def _order(frame: Any, case: Case) -> Any:
+    rolling = frame.rolling(case.window, min_periods=1)
+    deviations = frame - rolling.median()
+    if case.norm == "moving_median":
+        return deviations
+    return deviations / (rolling.quantile(0.75) - rolling.quantile(0.25))
 
 
 def _fading(frame: Any) -> Any:
