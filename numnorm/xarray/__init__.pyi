@@ -5,9 +5,6 @@ from typing import Any, Literal
 from numnorm.array_types import Closed, Convention, Duration, EpsIn, Integer, NanPolicy, Number
 from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 from numnorm.xarray.denormalize import denormalize as denormalize
-from numnorm.array_types import Convention, EpsIn, Integer, NanPolicy, Number
-from numnorm.norms.moments import GroupMoments
-from numnorm.norms.order_statistics import Center, Factor, Method, Scale
 from numnorm.xarray.moments import batch_moments as batch_moments
 from numnorm.xarray.named_dims import Dims, Labelled
 from numnorm.xarray.statistics import GroupMoments as GroupMoments
