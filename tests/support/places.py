@@ -113,11 +113,15 @@ class Case(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options after x that are passed by position, and those of the family."""
+        """The options after x by position, those without a default, and those of the family."""
         example = self.spec.example_arguments
         parameters = list(parameters_of(self.spec.function).values())[1:]
         arrays = self.spec.arrays_of(self.spec.function)
-        own = {p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}.difference(arrays)
+        own = {
+            p.name
+            for p in parameters
+            if p.default is p.empty or (p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in arrays)
+        }
         options = {name: value for name, value in example.items() if name in own}
         for name in self.spec.constants:
             options[name] = np.sin(np.arange(self.shape[-1]))  # no polynomial, which emsc refuses
