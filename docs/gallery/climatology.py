@@ -1,5 +1,5 @@
 """Anomalies by month, and by the climate of other years
-=======================================================
+=====================================================
 
 What is a warm day? One that is warm for its month and its place. The mean and the deviation of each
 month at each point of a grid are a climatology: statistics by label. It is kept in a file, and says

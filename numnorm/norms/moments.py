@@ -312,17 +312,15 @@ class GroupMoments(NamedTuple):
             raise TypeError(f"moments must have labels of one type, got {' and '.join(kinds)}")
         labels = sorted(moments)
         channels = tuple(np.shape(moments[labels[0]].mean))
-        rows: dict[str, list[Any]] = {field: [] for field in Moments._fields}
-        for label in labels:
+        fields = {field: np.zeros((len(labels), *channels)) for field in Moments._fields}
+        for row, label in enumerate(labels):
             own = moments[label]
             check_moments("moments", own, channels, "the channels")
             if any_lazy(*own) or is_on_device(own.mean):
                 raise TypeError("moments must be in the memory of the host")
-            for field, row in rows.items():
-                value = getattr(own, field)
-                value = 0.0 if value is None else as_plain_array(field, value)
-                row.append(np.broadcast_to(value, channels))
-        fields = {name: np.stack(row).astype(np.float64) for name, row in rows.items()}
+            for field, value in own._asdict().items():
+                if value is not None:
+                    fields[field][row] = as_plain_array(field, value)
         return cls(np.array(labels), Moments(**fields))
 
     def total(self) -> Moments:
@@ -346,8 +344,13 @@ class GroupMoments(NamedTuple):
         """
         if not len(self.labels):
             raise ValueError("there must be at least 1 label for the moments of all, got 0")
-        rows = range(len(self.labels))
-        return functools.reduce(Moments.merge, map(self._moments_of, rows))
+        moments, odd = self.moments, []
+        while (rows := np.shape(moments.mean)[0]) > 1:  # pairs of all labels at once
+            half = rows // 2
+            if rows % 2:
+                odd.append(_part(moments, slice(rows - 1, rows)))
+            moments = _part(moments, slice(half)).merge(_part(moments, slice(half, 2 * half)))
+        return _part(functools.reduce(Moments.merge, odd, moments), 0)
 
     def __contains__(self, label: object) -> bool:
         return self._row(label) is not None
@@ -363,7 +366,7 @@ class GroupMoments(NamedTuple):
 
     def _moments_of(self, row: Any) -> Moments:
         """Return the moments of a label by its row."""
-        return Moments(*(field[row] for field in self.moments))
+        return _part(self.moments, row)
 
     def _row(self, label: Any) -> Any:
         """Return the row of a label; None if it is not there."""
@@ -410,6 +413,11 @@ class GroupMoments(NamedTuple):
         labels = np.unique(np.concatenate([self.labels, other.labels]))
         own, others = (_placed(part, labels) for part in (self, other))
         return GroupMoments(labels, own.merge(others))
+
+
+def _part(moments: Moments, rows: Any) -> Moments:
+    """Return the moments of some labels, by their rows."""
+    return Moments(*(None if field is None else field[rows] for field in moments))
 
 
 def of_no_label(moments: Moments, labels: Any) -> GroupMoments:
