@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from sys import modules
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, cast
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from numnorm.array_likes import (
 )
 from numnorm.array_types import Array, ArrayLike, Input
 from numnorm.backends import backend_for, backend_of
+from numnorm.backends.contract.backend import DenormalizeBackend
 from numnorm.layouts import normalized_axes
 
 STATISTICS = "mean", "rstd"
@@ -377,7 +378,7 @@ def shapes_of(arrays: dict[str, Any]) -> dict[str, Shape]:
 
 def denormalized(y: Any, laid: dict[str, Any], out: Any = None) -> Any:
     """Return x, an array of NumPy, maybe in `out`."""
-    backend: Any = backend_of(np.ndarray)
+    backend = cast(DenormalizeBackend, backend_of(np.ndarray))
     gain = None
     if "gamma" in laid:
         with np.errstate(all="ignore"):

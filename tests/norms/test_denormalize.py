@@ -232,7 +232,7 @@ def all_norms(x, affine):
 
 
 @pytest.mark.parametrize("affine", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(np.float32, marks=pytest.mark.full), np.float64])
 def test_round_trip_of_every_norm(dtype, affine):
     x = RNG.normal(3.0, 2.0, (4, 6, 10)).astype(dtype)
     for name, y, mean, rstd, own, keywords in all_norms(x, affine):
@@ -330,6 +330,14 @@ def test_out_may_be_any_of_the_arrays(dtype):
     if dtype is np.float64:
         numnorm.denormalize(y, mean, rstd, out=mean)
         np.testing.assert_array_equal(mean, expected)
+
+
+def test_read_only_arrays():
+    y, mean, rstd = RNG.normal(size=(3, 4)), np.ones((3, 4)), np.full((3, 1), 0.5)
+    for each in (y, mean, rstd):
+        each.flags.writeable = False
+    np.testing.assert_array_equal(numnorm.denormalize(y, mean, rstd), 2 * y + 1)
+    assert numnorm.denormalize(y, mean, rstd).flags.writeable
 
 
 def test_rounded_once():

@@ -165,7 +165,7 @@ class _Group(NamedTuple):
             array = np.broadcast_to(array.reshape(self.shape), self.wanted)
         elif array.dtype is _FLOAT64 and array.flags.carray:
             return array.reshape(-1)
-        return np.ascontiguousarray(array, np.float64).reshape(-1)
+        return np.array(array, np.float64, order="C").reshape(-1)  # never a read-only one
 
 
 @functools.cache
@@ -231,8 +231,8 @@ def _alike(one: Array | None, other: Array | None) -> tuple[Array | None, Array 
     """Return two arrays in the shape to which they broadcast."""
     if one is None or other is None or one.shape == other.shape:
         return one, other
-    first, second = np.broadcast_arrays(one, other)
-    return first, second
+    shape = np.broadcast_shapes(one.shape, other.shape)
+    return np.broadcast_to(one, shape), np.broadcast_to(other, shape)
 
 
 class _Axis(NamedTuple):
