@@ -323,6 +323,28 @@ def test_stored_statistics_of_labels_are_applied_in_little_memory(monkeypatch):
     np.testing.assert_array_equal(x, expected)
 
 
+@pytest.mark.skipif(UNCOMPILED, reason="nothing runs in parallel")
+@pytest.mark.parametrize("make", FORMATS[:2])
+def test_the_same_bytes_for_any_number_of_threads(make):
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=300_000) + 5
+    x = make(sparse.random_array((30_000, 20), density=0.5, rng=rng))
+    x.data[...] = values
+    labels = rng.integers(0, 2, 30_000)
+    results = []
+    for threads in (1, 2):
+        with numnorm.num_threads(threads):
+            results.append(
+                [
+                    *numnorm.batch_moments(x),
+                    *numnorm.batch_moments(x, labels=labels).moments,
+                    numnorm.batch_norm(x, with_mean=False, labels=labels).data,
+                ]
+            )
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 # Dense arrays without centring, and with a most value
 
 

@@ -147,6 +147,7 @@ _DESCRIBED: dict[str, dict[str, Any]] = {
     "center": {"help": "around their steps"},
     "min_window": {"metavar": "STEPS", "help": "default: 1"},
     "with_std": {"help": "moving_norm: subtract the mean alone"},
+    "with_mean": {"help": "batch_norm: divide by the deviation about the mean alone"},
     "subtract_mean": {"help": "moving_norm: divide by the root mean square alone"},
     "alpha": {"help": "of exponential_norm: the weight of a new step"},
     "adjust": {"help": "exponential_norm: weights are not divided by their sum"},
