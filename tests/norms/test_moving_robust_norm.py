@@ -267,6 +267,8 @@ SIGNALS = {
     "two levels": lambda steps: 100.0 * (np.arange(steps) % 2) + RNG.normal(size=steps),
     "few values": lambda steps: RNG.integers(0, 3, steps),
     "constant": np.ones,
+    # Numbers that differ in their last bits alone, but for one.
+    "an outlier": lambda steps: np.r_[1 + 1e-13 * RNG.normal(size=steps - 1), -1e300],
 }
 
 

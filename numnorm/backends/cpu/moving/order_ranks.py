@@ -9,14 +9,17 @@ import numpy as np
 from numba.core import types
 
 from numnorm.backends.cpu.compiler.jit import inlined, shared
+from numnorm.backends.cpu.moving.order_sets import highest
 from numnorm.backends.cpu.simd.vector import compiled_as, load_scalar
 
 DIGIT_BITS = 8
 DIGITS = 1 << DIGIT_BITS
-PLACES = 64 // DIGIT_BITS
 # Fewer are sorted by merging.
-_RADIX_LEAST = 400
+_RADIX_LEAST = 256
 _RUN = 8
+# Digits of the first attempt: what they leave unsorted is usually little.
+_HIGH_BITS = 4 * DIGIT_BITS
+_SIGN = np.int64(-0x8000_0000_0000_0000)
 
 
 def _plain_bits(value: Any) -> Any:
@@ -115,56 +118,104 @@ def _merge_sort(keys, steps, count, more_keys, more_steps):
 
 
 @inlined
-def _distributed(keys, steps, count, place, places, to_keys, to_steps):
-    """Put keys into the order of one of their digits, given where each digit begins."""
-    shift, flip = place * DIGIT_BITS, np.int64(DIGITS >> 1) if place == PLACES - 1 else np.int64(0)
+def _distributed(keys, steps, count, shift, places, to_keys, to_steps):
+    """Put keys into the order of the digit at a shift, given where each digit begins."""
     for i in range(count):
         key = keys[i]
-        digit = place * DIGITS + (((key >> shift) & (DIGITS - 1)) ^ flip)
+        digit = ((key ^ _SIGN) >> shift) & (DIGITS - 1)
         at = load_scalar(places, digit)
         places[digit] = at + 1
         to_keys[at], to_steps[at] = key, steps[i]
 
 
 @inlined
-def _radix_sort(keys, steps, count, more_keys, more_steps, places):
-    """Sort digit by digit; return whether the result is in the other lists."""
-    for digit in range(PLACES * DIGITS):
+def _begin_digits(keys, count, shift, places):
+    """Store where each digit at a shift begins; return whether there is more than one."""
+    for digit in range(DIGITS):
         places[digit] = 0
     for i in range(count):
-        key = keys[i] ^ np.int64(-0x8000_0000_0000_0000)
-        for place in range(PLACES):
-            places[place * DIGITS + ((key >> (place * DIGIT_BITS)) & (DIGITS - 1))] += 1
+        places[((keys[i] ^ _SIGN) >> shift) & (DIGITS - 1)] += 1
+    total, varies = np.int64(0), True
+    for digit in range(DIGITS):
+        own = places[digit]
+        varies &= own != count
+        places[digit] = total
+        total += own
+    return varies
+
+
+@inlined
+def _radix_sort(keys, steps, count, first, last, lists, places):
+    """Sort by the digits from one shift to another; return whether the result is in `lists`."""
+    more_keys, more_steps = lists
     swapped = False
-    for place in range(PLACES):
-        total, varies = np.int64(0), True
-        for digit in range(place * DIGITS, (place + 1) * DIGITS):
-            own = places[digit]
-            varies &= own != count
-            places[digit] = total
-            total += own
-        if varies:
+    for shift in range(first, last, DIGIT_BITS):
+        source = more_keys if swapped else keys
+        if _begin_digits(source, count, shift, places):
             if swapped:
-                _distributed(more_keys, more_steps, count, place, places, keys, steps)
+                _distributed(more_keys, more_steps, count, shift, places, keys, steps)
             else:
-                _distributed(keys, steps, count, place, places, more_keys, more_steps)
+                _distributed(keys, steps, count, shift, places, more_keys, more_steps)
             swapped = not swapped
     return swapped
 
 
+@inlined
+def _varying(keys, count):
+    """Return a number of which the bits are those in which keys differ."""
+    bits = np.int64(0)
+    for i in range(1, count):
+        bits |= keys[i] ^ keys[0]
+    return bits
+
+
+@inlined
+def _insertion_sort(keys, steps, count):
+    """Sort a list in which few keys are out of order; return False, half sorted, if many are."""
+    left = 2 * count
+    for i in range(1, count):
+        key, j = keys[i], i
+        if load_scalar(keys, i - 1) > key:
+            step = steps[i]
+            while j > 0 and load_scalar(keys, j - 1) > key:
+                keys[j], steps[j] = load_scalar(keys, j - 1), load_scalar(steps, j - 1)
+                j -= 1
+            keys[j], steps[j] = key, step
+            left -= i - j
+            if left < 0:
+                return False
+    return True
+
+
+@inlined
+def _copied(keys, steps, count, to_keys, to_steps):
+    """Copy a list."""
+    for i in range(count):
+        to_keys[i], to_steps[i] = keys[i], steps[i]
+
+
 @shared
 def sort(keys, steps, count, more_keys, more_steps, places):
-    """Sort so many keys with their steps; equal ones keep their order.
+    """Sort so many keys with their steps.
 
-    The other two lists have room for as many, and `places` for each digit of each place.
+    The other two lists have room for as many, and `places` for each digit.
     """
     if count < _RADIX_LEAST:
-        swapped = _merge_sort(keys, steps, count, more_keys, more_steps)
-    else:
-        swapped = _radix_sort(keys, steps, count, more_keys, more_steps, places)
-    if swapped:
-        for i in range(count):
-            keys[i], steps[i] = more_keys[i], more_steps[i]
+        if _merge_sort(keys, steps, count, more_keys, more_steps):
+            _copied(more_keys, more_steps, count, keys, steps)
+        return
+    lists, bits = (more_keys, more_steps), _varying(keys, count)
+    if bits == 0:
+        return
+    # Most keys differ in the highest of the bits that differ at all.
+    most = highest(bits) + 1
+    least = max(np.int64(0), most - _HIGH_BITS)
+    if _radix_sort(keys, steps, count, least, most, lists, places):
+        _copied(more_keys, more_steps, count, keys, steps)
+    if _insertion_sort(keys, steps, count):
+        return
+    if _radix_sort(keys, steps, count, np.int64(0), most, lists, places):
+        _copied(more_keys, more_steps, count, keys, steps)
 
 
 @shared

@@ -1,8 +1,8 @@
 """Sets of ranks: bits in words, with summaries and counts above them.
 
 Level 0 of a set has a bit for each rank. A bit of each level above says whether a word of the level
-below has any, and beside each word stands how many ranks it is for. So the neighbours of a rank,
-and the k-th rank, are found in a few steps for each level of 64 words.
+below has any, and beside each word of these stands how many ranks it is for. So the neighbours of a
+rank, and the k-th rank, are found in a few steps for each level of 64 words.
 
 A set is a tuple: the words of all levels, these counts, where each level begins, and how many
 levels there are.
@@ -97,7 +97,7 @@ def words_of(ranks):
 
 
 @inlined
-def cleared(words, below, starts, ranks):
+def cleared(words, counts, starts, ranks):
     """Make a set of so many ranks empty; return its number of levels, whose starts are stored."""
     count, start, level = ranks, np.int64(0), np.int64(0)
     while True:
@@ -105,7 +105,7 @@ def cleared(words, below, starts, ranks):
         starts[level] = start
         for i in range(start, start + count):
             words[i] = 0
-            below[i] = 0
+            counts[i] = 0
         start += count
         level += 1
         if count <= 1:
@@ -122,43 +122,68 @@ def put(ranked, rank):
 @inlined
 def summed(ranked, ranks):
     """Make the levels above level 0, and the counts."""
-    words, below, starts, levels = ranked
-    count = (ranks + LAST) >> WORD_BITS
-    for i in range(count):
-        below[i] = ones(words[i])
+    words, counts, starts, levels = ranked
+    size = (ranks + LAST) >> WORD_BITS
     for level in range(1, levels):
         under, own = starts[level - 1], starts[level]
-        for i in range(count):
-            place = own + (i >> WORD_BITS)
-            below[place] += below[under + i]
-            if words[under + i] != 0:
+        for i in range(size):
+            word, place = words[under + i], own + (i >> WORD_BITS)
+            counts[place] += ones(word) if level == 1 else counts[under + i]
+            if word != 0:
                 words[place] |= np.int64(1) << (i & LAST)
-        count = (count + LAST) >> WORD_BITS
+        size = (size + LAST) >> WORD_BITS
+
+
+@shared
+def _begun(ranked, rank):
+    """Note that a word of level 0 has its first rank."""
+    words, _, starts, levels = ranked
+    for level in range(1, levels):
+        rank >>= WORD_BITS
+        words[starts[level] + (rank >> WORD_BITS)] |= np.int64(1) << (rank & LAST)
+
+
+@shared
+def _emptied(ranked, rank):
+    """Note that a word of level 0 has lost its last rank."""
+    words, _, starts, levels = ranked
+    for level in range(1, levels):
+        rank >>= WORD_BITS
+        place = starts[level] + (rank >> WORD_BITS)
+        words[place] &= ~(np.int64(1) << (rank & LAST))
+        if words[place] != 0:
+            return
+
+
+@inlined
+def _count(ranked, rank, change):
+    """Change the counts for a rank; the last level has one, which nothing reads."""
+    _, counts, starts, levels = ranked
+    for level in range(1, levels - 1):
+        place = starts[level] + (rank >> (WORD_BITS * (level + 1)))
+        counts[place] += change
 
 
 @inlined
 def insert(ranked, rank):
     """Put a rank into a set that lacks it."""
-    words, below, starts, levels = ranked
-    for level in range(levels):
-        place = starts[level] + (rank >> WORD_BITS)
-        words[place] |= np.int64(1) << (rank & LAST)
-        below[place] += 1
-        rank >>= WORD_BITS
+    words, place = ranked[0], rank >> WORD_BITS
+    word = load_scalar(words, place)
+    words[place] = word | (np.int64(1) << (rank & LAST))
+    if word == 0:
+        _begun(ranked, rank)
+    _count(ranked, rank, 1)
 
 
 @inlined
 def remove(ranked, rank):
     """Take a rank out of a set that has it."""
-    words, below, starts, levels = ranked
-    emptied = True
-    for level in range(levels):
-        place = starts[level] + (rank >> WORD_BITS)
-        if emptied:
-            words[place] &= ~(np.int64(1) << (rank & LAST))
-        emptied = words[place] == 0
-        below[place] -= 1
-        rank >>= WORD_BITS
+    words, place = ranked[0], rank >> WORD_BITS
+    word = load_scalar(words, place) & ~(np.int64(1) << (rank & LAST))
+    words[place] = word
+    if word == 0:
+        _emptied(ranked, rank)
+    _count(ranked, rank, -1)
 
 
 @shared
@@ -216,14 +241,16 @@ def before(ranked, rank):
 @shared
 def select(ranked, index):
     """Return the rank of a set that has so many smaller ones; the set has more than `index`."""
-    words, below, starts, levels = ranked
+    words, counts, starts, levels = ranked
     place = np.int64(0)
-    for level in range(levels - 1, -1, -1):
-        place = starts[level] + (place << WORD_BITS)
-        while below[place] <= index:
-            index -= below[place]
+    for level in range(levels - 2, -1, -1):
+        place <<= WORD_BITS
+        while True:
+            count = ones(words[place]) if level == 0 else counts[starts[level] + place]
+            if count > index:
+                break
+            index -= count
             place += 1
-        place -= starts[level]
     word, bit, half = words[place], np.int64(0), np.int64(WORD >> 1)
     while half > 0:
         count = ones(word & ~(np.int64(-1) << half))

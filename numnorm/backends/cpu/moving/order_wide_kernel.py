@@ -15,7 +15,7 @@ import numpy as np
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, shared
 from numnorm.backends.cpu.memory.kernel_arrays import make_aligned_zeros, release
 from numnorm.backends.cpu.memory.kernel_arrays import window as section
-from numnorm.backends.cpu.moving.order_ranks import DIGITS, PLACES, as_key, merge, of_key, sort
+from numnorm.backends.cpu.moving.order_ranks import DIGITS, as_key, merge, of_key, sort
 from numnorm.backends.cpu.moving.order_results import (
     DEVIATION,
     QUANTILES,
@@ -337,7 +337,7 @@ def make_room() -> Callable[..., Any]:
         words = words_of(size)
         lists = (
             *(empty((size,), 0), empty((size,), 0), empty((size,), 0), empty((size,), 0)),
-            *(empty((PLACES * DIGITS,), 0), empty((size,), 0), floats((size,), 0)),
+            *(empty((DIGITS,), 0), empty((size,), 0), floats((size,), 0)),
         )
         return lists, (empty((words,), 0), empty((words,), 0), levels((LEVELS_MOST,), 0))
 
