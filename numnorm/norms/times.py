@@ -13,7 +13,7 @@ import numpy as np
 
 from numnorm.arguments import brief, check_choice, check_number
 from numnorm.array_likes import as_plain_array, check_norm_on_host
-from numnorm.backends import backend_for
+from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.moving import Bounds
 from numnorm.backends.contract.weighting import WeightedInput
 from numnorm.layouts import MovingLayout, moving_layout
@@ -117,21 +117,16 @@ def window_bounds(times: Any, window: Any, closed: Any, *, center: bool) -> Boun
     numbers, length = in_one_unit("window", window, times)
     if numbers.dtype == np.int64:
         numbers = numbers - numbers[:1]
-    first: Any = "left" if closed in ("left", "both") else "right"
-    later = int(np.searchsorted(numbers, numbers[-1] - length, first)) if numbers.size else 0
+    left, right = closed in ("left", "both"), closed in ("right", "both")
+    side: Any = "left" if left else "right"
+    later = int(np.searchsorted(numbers, numbers[-1] - length, side)) if numbers.size else 0
     if center:
-        # Twice all times, so that half a window is whole.
-        numbers = 2 * numbers
-        last: Any = "right" if closed in ("right", "both") else "left"
-        starts = np.searchsorted(numbers, numbers - length, first)
-        stops = np.searchsorted(numbers, numbers + length, last)
-    else:
-        starts = np.searchsorted(numbers, numbers - length, first)
-        if closed in ("right", "both"):
-            stops = np.arange(1, numbers.size + 1)
-        else:
-            stops = np.searchsorted(numbers, numbers, "left")
-    return Bounds(np.minimum(starts, stops), stops, later)
+        numbers = 2 * numbers  # so that half a window is whole
+    if isinstance(length, float):
+        numbers = numbers.astype(np.float64, copy=False)
+    cpu: Any = backend_of(np.ndarray)
+    numbers = np.ascontiguousarray(numbers)
+    return Bounds(cpu.window_bounds(numbers, length, (left, right), center), later)
 
 
 # Weights that fade
@@ -143,7 +138,7 @@ def last_time(times: Any, before: Any) -> Any:
     return array[-1] if array.size else before
 
 
-def fading_by(times: Any, halflife: Any, before: Any = None) -> Any:
+def fading_by(times: Any, halflife: Any, before: Any, *, gone: bool) -> Any:
     """Return what is left of a weight at each step, and behind all that 1 less what is left.
 
     Parameters
@@ -152,8 +147,10 @@ def fading_by(times: Any, halflife: Any, before: Any = None) -> Any:
         As `checked_times` returns them.
     halflife : number or timedelta
         The time in which a weight fades to its half.
-    before : scalar, optional
+    before : scalar or None
         The time of the step before the first one; None if there is none.
+    gone : bool
+        Whether the second half is needed, or else left empty.
     """
     if before is not None:
         if times.size and times[0] < before:
@@ -163,5 +160,10 @@ def fading_by(times: Any, halflife: Any, before: Any = None) -> Any:
     passed = np.diff(numbers, prepend=numbers[:1]) / half
     if before is not None:
         passed = passed[1:]
+    fading = np.empty(2 * passed.size)
+    left, lost = fading[: passed.size], fading[passed.size :]
     with np.errstate(under="ignore"):
-        return np.append(np.exp2(-passed), -np.expm1(-math.log(2.0) * passed))
+        np.exp2(np.negative(passed, out=passed), out=left)
+        if gone:
+            np.negative(np.expm1(math.log(2.0) * passed), out=lost)
+    return fading

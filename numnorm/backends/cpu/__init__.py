@@ -49,6 +49,7 @@ _HOMES = {
         "masked_exponential_backward",
         "masked_exponential_forward",
     ),
+    "moving.timed_windows": ("window_bounds",),
     "moving.windows": (
         "masked_moving_backward",
         "masked_moving_forward",

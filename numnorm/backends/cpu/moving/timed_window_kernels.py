@@ -33,6 +33,31 @@ _STRETCH = 512  # steps of which the statistics are computed at once
 _ROWS = 5
 
 
+def make_bounds_kernel() -> Kernel:
+    """Return a kernel ``(times, bounds, length, sides)``.
+
+    ``sides`` are whether windows hold steps at their first and at their last time, and whether they
+    lie around their steps. The times and the length are numbers of one type.
+    """
+
+    def kernel(times, bounds, length, sides, first, last):
+        left, right, center = sides
+        starts, stops = halves(bounds)
+        low, high, steps = 0, 0, times.size
+        for t in range(steps):
+            begin, end = times[t] - length, times[t] + length if center else times[t]
+            while low < steps and (times[low] < begin or (times[low] == begin and not left)):
+                low += 1
+            if right and not center:
+                high = t + 1
+            else:
+                while high < steps and (times[high] < end or (times[high] == end and right)):
+                    high += 1
+            starts[t], stops[t] = min(low, high), high
+
+    return make_kernel("moving.bounds", kernel)
+
+
 @inlined
 def _counted(keep, start, stride, steps, places):
     """Store how many steps count before each step, and before the end."""

@@ -17,6 +17,7 @@ from numnorm.backends.cpu.moving.arrays import (
 )
 from numnorm.backends.cpu.moving.missing_steps import as_mask
 from numnorm.backends.cpu.moving.timed_window_kernels import (
+    make_bounds_kernel,
     make_timed_gradients_kernel,
     make_timed_windows_kernel,
 )
@@ -24,7 +25,18 @@ from numnorm.layouts import MovingLayout, sequences_by
 
 _kernel = functools.cache(make_timed_windows_kernel)
 _gradients_kernel = functools.cache(make_timed_gradients_kernel)
+_bounds_kernel = functools.cache(make_bounds_kernel)
 _NO_MASK = as_mask(np.empty(0, bool))
+
+
+def window_bounds(numbers: Array, length: Any, closed: tuple[bool, bool], center: bool) -> Array:
+    """Return the first step of each window, and behind all those the step after its last one.
+
+    The times and the duration are both int64 or both float64.
+    """
+    bounds = np.empty(2 * numbers.size, np.int64)
+    _bounds_kernel().serial(numbers, bounds, length, (*closed, center), 0, 1)
+    return bounds
 
 
 class Results(NamedTuple):
@@ -62,7 +74,7 @@ def _run(
         mask = _NO_MASK if keep is None else as_mask(keep)
         shape = layout.outer, layout.steps, layout.inner, first
         options, parts = (float(windows.mean), float(windows.scale), windows.eps), _parts(layout)
-        arrays = source, mask, *found, _bounds(windows), anchors
+        arrays = source, mask, *found, windows.bounds.both, anchors
         plan = plan_of(source.dtype, layout)
         plan.run(_kernel(), (*arrays, shape, options, parts), parts, 2 + 2 * save)
     return found
@@ -89,7 +101,7 @@ def timed_backward(
             options = float(windows.mean), float(windows.scale)
             arrays = *inputs, mask, *statistics, dx
             plan = plan_of(inputs[1].dtype, layout)
-            given = *arrays, _bounds(windows), shape, options, parts
+            given = *arrays, windows.bounds.both, shape, options, parts
             plan.run(_gradients_kernel(), given, parts, 5)
         return _given(dx.reshape(x.shape), x, out)
 
@@ -145,11 +157,6 @@ def _given(result: Array, x: Array, out: Any) -> Array:
         check_out(out, x, "x")
     given: Array = rounded(result, x.dtype, out)
     return given
-
-
-def _bounds(windows: Windows) -> Array:
-    bounds = windows.bounds
-    return np.concatenate((bounds.starts, bounds.stops), dtype=np.int64)
 
 
 def _parts(layout: MovingLayout) -> int:
