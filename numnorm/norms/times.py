@@ -67,7 +67,7 @@ def in_one_unit(name: str, duration: Any, times: Any) -> tuple[Any, Any]:
         unit = np.dtype(f"m8[{''.join(map(str, reversed(np.datetime_data(times.dtype))))}]")
         common = np.promote_types(unit, length.dtype)
         kind = common.str.replace("m8", f"{times.dtype.kind}8")
-        numbers = times.astype(kind).view(np.int64)
+        numbers = times.astype(kind, copy=False).view(np.int64)
         number: float = int(length.astype(common).astype(np.int64))
     else:
         if isinstance(duration, np.timedelta64 | datetime.timedelta):
@@ -115,17 +115,15 @@ def window_bounds(times: Any, window: Any, closed: Any, *, center: bool) -> Boun
     """
     check_choice("closed", closed, CLOSED)
     numbers, length = in_one_unit("window", window, times)
-    if numbers.dtype == np.int64:
-        numbers = numbers - numbers[:1]
     left, right = closed in ("left", "both"), closed in ("right", "both")
     side: Any = "left" if left else "right"
     later = int(np.searchsorted(numbers, numbers[-1] - length, side)) if numbers.size else 0
     if center:
-        numbers = 2 * numbers  # so that half a window is whole
+        # Twice all times, so that half a window is whole; whole ones from 0 on.
+        numbers = 2 * (numbers - numbers[:1] if numbers.dtype == np.int64 else numbers)
     if isinstance(length, float):
         numbers = numbers.astype(np.float64, copy=False)
     cpu: Any = backend_of(np.ndarray)
-    numbers = np.ascontiguousarray(numbers)
     return Bounds(cpu.window_bounds(numbers, length, (left, right), center), later)
 
 
