@@ -173,7 +173,8 @@ def _in_timed_windows(function: Callable[..., Any], given: _Given, *, backward: 
     """
     x, axis, options = given.arrays["x"], given.axis, given.options
     times, closed, center = options["times"], options["closed"], options["center"]
-    starts, stops, _ = window_bounds(times, options["window"], closed, center=center)
+    bounds = window_bounds(times, options["window"], closed, center=center)
+    starts, stops = bounds.starts, bounds.stops
     lengths = _at_least(x.chunks[axis], int((stops - starts).max(initial=1)))
     results: list[list[Any]] = [[] for _ in given.dtypes]
     for part in _parts(lengths):

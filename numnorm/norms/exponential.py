@@ -354,9 +354,10 @@ def _resolved(
     if halflife is None or others != [None] * 3:
         raise ValueError("halflife alone must be given with times, not alpha, span or com")
     backend, x, layout = resolve_timed("exponential_norm", x, axis)
-    fading = fading_by(checked_times(times, layout.steps), halflife, before)
-    # A rate of 1 passes the checks, and has no meaning.
-    return backend, x, layout, dataclasses.replace(decay_of(1.0, *options), fading=fading)
+    decay = decay_of(1.0, *options)  # a rate that passes the checks, and has no meaning
+    times = checked_times(times, layout.steps)
+    fading = fading_by(times, halflife, before, gone=not decay.adjust)
+    return backend, x, layout, dataclasses.replace(decay, fading=fading)
 
 
 def _decay(

@@ -13,7 +13,7 @@ import numpy as np
 
 from numnorm.arguments import brief, check_choice, check_number
 from numnorm.array_likes import as_plain_array, check_norm_on_host
-from numnorm.backends import backend_for
+from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.moving import Bounds
 from numnorm.backends.contract.weighting import WeightedInput
 from numnorm.layouts import MovingLayout, moving_layout
@@ -67,7 +67,7 @@ def in_one_unit(name: str, duration: Any, times: Any) -> tuple[Any, Any]:
         unit = np.dtype(f"m8[{''.join(map(str, reversed(np.datetime_data(times.dtype))))}]")
         common = np.promote_types(unit, length.dtype)
         kind = common.str.replace("m8", f"{times.dtype.kind}8")
-        numbers = times.astype(kind).view(np.int64)
+        numbers = times.astype(kind, copy=False).view(np.int64)
         number: float = int(length.astype(common).astype(np.int64))
     else:
         if isinstance(duration, np.timedelta64 | datetime.timedelta):
@@ -115,23 +115,16 @@ def window_bounds(times: Any, window: Any, closed: Any, *, center: bool) -> Boun
     """
     check_choice("closed", closed, CLOSED)
     numbers, length = in_one_unit("window", window, times)
-    if numbers.dtype == np.int64:
-        numbers = numbers - numbers[:1]
-    first: Any = "left" if closed in ("left", "both") else "right"
-    later = int(np.searchsorted(numbers, numbers[-1] - length, first)) if numbers.size else 0
+    left, right = closed in ("left", "both"), closed in ("right", "both")
+    side: Any = "left" if left else "right"
+    later = int(np.searchsorted(numbers, numbers[-1] - length, side)) if numbers.size else 0
     if center:
-        # Twice all times, so that half a window is whole.
-        numbers = 2 * numbers
-        last: Any = "right" if closed in ("right", "both") else "left"
-        starts = np.searchsorted(numbers, numbers - length, first)
-        stops = np.searchsorted(numbers, numbers + length, last)
-    else:
-        starts = np.searchsorted(numbers, numbers - length, first)
-        if closed in ("right", "both"):
-            stops = np.arange(1, numbers.size + 1)
-        else:
-            stops = np.searchsorted(numbers, numbers, "left")
-    return Bounds(np.minimum(starts, stops), stops, later)
+        # Twice all times, so that half a window is whole; whole ones from 0 on.
+        numbers = 2 * (numbers - numbers[:1] if numbers.dtype == np.int64 else numbers)
+    if isinstance(length, float):
+        numbers = numbers.astype(np.float64, copy=False)
+    cpu: Any = backend_of(np.ndarray)
+    return Bounds(cpu.window_bounds(numbers, length, (left, right), center), later)
 
 
 # Weights that fade
@@ -143,7 +136,7 @@ def last_time(times: Any, before: Any) -> Any:
     return array[-1] if array.size else before
 
 
-def fading_by(times: Any, halflife: Any, before: Any = None) -> Any:
+def fading_by(times: Any, halflife: Any, before: Any, *, gone: bool) -> Any:
     """Return what is left of a weight at each step, and behind all that 1 less what is left.
 
     Parameters
@@ -152,8 +145,10 @@ def fading_by(times: Any, halflife: Any, before: Any = None) -> Any:
         As `checked_times` returns them.
     halflife : number or timedelta
         The time in which a weight fades to its half.
-    before : scalar, optional
+    before : scalar or None
         The time of the step before the first one; None if there is none.
+    gone : bool
+        Whether the second half is needed, or else left empty.
     """
     if before is not None:
         if times.size and times[0] < before:
@@ -163,5 +158,10 @@ def fading_by(times: Any, halflife: Any, before: Any = None) -> Any:
     passed = np.diff(numbers, prepend=numbers[:1]) / half
     if before is not None:
         passed = passed[1:]
+    fading = np.empty(2 * passed.size)
+    left, lost = fading[: passed.size], fading[passed.size :]
     with np.errstate(under="ignore"):
-        return np.append(np.exp2(-passed), -np.expm1(-math.log(2.0) * passed))
+        np.exp2(np.negative(passed, out=passed), out=left)
+        if gone:
+            np.negative(np.expm1(math.log(2.0) * passed), out=lost)
+    return fading

@@ -13,15 +13,25 @@ class Bounds(NamedTuple):
 
     Attributes
     ----------
-    starts, stops : array of int64
-        The first step of the window of each step, and the one after its last. Neither decreases.
+    both : array of int64
+        The first step of the window of each step, and behind all those the step after its last.
+        Neither decreases.
     later : int
         The first step that windows of later steps may hold.
     """
 
-    starts: Any
-    stops: Any
+    both: Any
     later: int
+
+    @property
+    def starts(self) -> Any:
+        """The first step of each window."""
+        return self.both[: self.both.size // 2]
+
+    @property
+    def stops(self) -> Any:
+        """The step after the last one of each window."""
+        return self.both[self.both.size // 2 :]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

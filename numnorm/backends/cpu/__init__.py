@@ -55,6 +55,7 @@ _HOMES = {
         "moving_order_forward",
         "moving_order_step",
     ),
+    "moving.timed_windows": ("window_bounds",),
     "moving.windows": (
         "masked_moving_backward",
         "masked_moving_forward",

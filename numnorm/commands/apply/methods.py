@@ -296,5 +296,6 @@ class Stream:
             self.state = ExponentialState(**self.journal.load_state(self.number - 1))
         self.state = self.job.step(x, box, self.state, out)
         # Before the box is written: a run that goes on behind it finds the state.
-        self.journal.save_state(self.number, self.state._asdict())
+        fields = {n: value for n, value in self.state._asdict().items() if value is not None}
+        self.journal.save_state(self.number, fields)
         self.number += 1

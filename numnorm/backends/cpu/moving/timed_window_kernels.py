@@ -33,6 +33,31 @@ _STRETCH = 512  # steps of which the statistics are computed at once
 _ROWS = 5
 
 
+def make_bounds_kernel() -> Kernel:
+    """Return a kernel ``(times, bounds, length, sides)``.
+
+    ``sides`` are whether windows hold steps at their first and at their last time, and whether they
+    lie around their steps. The times and the length are numbers of one type.
+    """
+
+    def kernel(times, bounds, length, sides, first, last):
+        left, right, center = sides
+        starts, stops = halves(bounds)
+        low, high, steps = 0, 0, times.size
+        for t in range(steps):
+            begin, end = times[t] - length, times[t] + length if center else times[t]
+            while low < steps and (times[low] < begin or (times[low] == begin and not left)):
+                low += 1
+            if right and not center:
+                high = t + 1
+            else:
+                while high < steps and (times[high] < end or (times[high] == end and right)):
+                    high += 1
+            starts[t], stops[t] = min(low, high), high
+
+    return make_kernel("moving.bounds", kernel)
+
+
 @inlined
 def _counted(keep, start, stride, steps, places):
     """Store how many steps count before each step, and before the end."""
@@ -46,14 +71,14 @@ def _counted(keep, start, stride, steps, places):
 
 @inlined
 def _anchored(values, low, anchor, pivot, sums, squares):
-    """Store the sums of the deviations from `low` on that lie before an anchor, and of squares."""
+    """Store the sums of the deviations of the steps from each one to an anchor, and of squares."""
     total, squared = 0.0, 0.0
-    sums[anchor], squares[anchor] = total, squared
+    sums[anchor - low], squares[anchor - low] = total, squared
     for j in range(anchor - 1, low - 1, -1):
         deviation = values[j] - pivot
         total += deviation
         squared += deviation * deviation
-        sums[j], squares[j] = total, squared
+        sums[j - low], squares[j - low] = total, squared
 
 
 @inlined
@@ -102,25 +127,32 @@ def _make_channel() -> Callable[..., Any]:
         (channel, start), (_, steps, stride, first) = place, shape
         starts, stops = bounds
         values, places, sums, squares, table = room
-        _counted(keep, start, stride, steps, places)
-        for t in range(steps):
-            if places[t + 1] > places[t]:
-                values[places[t]] = x[start + t * stride]
+        all_count = keep.size == 0
+        if all_count:
+            for t in range(steps):
+                values[t] = x[start + t * stride]
+        else:
+            _counted(keep, start, stride, steps, places)
+            for t in range(steps):
+                if places[t + 1] > places[t]:
+                    values[places[t]] = x[start + t * stride]
         size = _STRETCH
         given = anchors[channel]
-        anchor, fresh, done = -1, False, 0
+        anchor, fresh, done, base = -1, False, 0, 0
         if given >= 0:
-            anchor, fresh = places[given], True
+            anchor, fresh = given if all_count else places[given], True
         pivot, total, squared = 0.0, 0.0, 0.0
         for begin in range(first, steps, size):
             end = min(begin + size, steps)
             for t in range(begin, end):
-                low, high = places[starts[t]], places[stops[t]]
+                low, high = starts[t], stops[t]
+                if not all_count:
+                    low, high = places[low], places[high]
                 i = t - begin
                 if high > low:
                     if anchor < low or fresh:
                         anchor = high - 1 if anchor < low else anchor
-                        fresh, done = False, anchor
+                        fresh, done, base = False, anchor, low
                         pivot, total, squared = values[anchor] * options[0], 0.0, 0.0
                         _anchored(values, low, anchor, pivot, sums, squares)
                     while done < high:
@@ -128,8 +160,8 @@ def _make_channel() -> Callable[..., Any]:
                         total += deviation
                         squared += deviation * deviation
                         done += 1
-                    table[i] = total + sums[low]
-                    table[i + size] = squared + squares[low]
+                    table[i] = total + sums[low - base]
+                    table[i + size] = squared + squares[low - base]
                 else:
                     table[i] = table[i + size] = np.nan
                 table[i + 2 * size] = high - low
@@ -166,8 +198,11 @@ def make_timed_windows_kernel() -> Kernel:
         outer, steps, inner, _ = shape
         both = halves(bounds)
         channels = outer * inner
-        values, sums, squares = empty((steps,), 0), empty((steps,), 0), empty((steps,), 0)
-        places, table = integers((steps + 1,), 0), zeros((_ROWS * _STRETCH,), 0)
+        longest = 1
+        for t in range(steps):
+            longest = max(longest, both[1][t] - both[0][t])
+        values, sums, squares = empty((steps,), 0), empty((longest,), 0), empty((longest,), 0)
+        places, table = integers((min(keep.size, steps) + 1,), 0), zeros((_ROWS * _STRETCH,), 0)
         for channel in range(channels * first // parts, channels * last // parts):
             start = channel // inner * steps * inner + channel % inner
             arrays, room = (x, keep, y, mean, rstd), (values, places, sums, squares, table)

@@ -7,7 +7,8 @@ import numpy as np
 
 from numnorm.array_likes import as_plain_array, check_out
 from numnorm.backends.contract.moving import MovingState, Windows, check_values
-from numnorm.backends.cpu.memory.host_arrays import Array, rounded
+from numnorm.backends.cpu.memory.host_arrays import Array, as_kernel_array, rounded
+from numnorm.backends.cpu.memory.placement import empty_like, writable_alias
 from numnorm.backends.cpu.moving.arrays import (
     in_own_dtype,
     parts_of,
@@ -17,14 +18,29 @@ from numnorm.backends.cpu.moving.arrays import (
 )
 from numnorm.backends.cpu.moving.missing_steps import as_mask
 from numnorm.backends.cpu.moving.timed_window_kernels import (
+    make_bounds_kernel,
     make_timed_gradients_kernel,
     make_timed_windows_kernel,
 )
+from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.layouts import MovingLayout, sequences_by
 
 _kernel = functools.cache(make_timed_windows_kernel)
 _gradients_kernel = functools.cache(make_timed_gradients_kernel)
+_bounds_kernel = functools.cache(make_bounds_kernel)
 _NO_MASK = as_mask(np.empty(0, bool))
+
+
+def window_bounds(numbers: Array, length: Any, closed: tuple[bool, bool], center: bool) -> Array:
+    """Return the first step of each window, and behind all those the step after its last one.
+
+    The times and the duration are both int64 or both float64.
+    """
+    bounds = np.empty(2 * numbers.size, np.int64)
+    if not numbers.flags.carray:
+        numbers = writable_alias(np.ascontiguousarray(numbers))
+    _bounds_kernel().serial(numbers, bounds, length, (*closed, center), 0, 1)
+    return bounds
 
 
 class Results(NamedTuple):
@@ -57,12 +73,12 @@ def _run(
 ) -> Results:
     """Run the kernel for the windows of the steps from `first` on."""
     source = _computed(x)
-    found = Results(np.empty_like(source), *statistics_for(x, save))
+    found = Results(empty_like(source), *statistics_for(x, save))
     if x.size:
         mask = _NO_MASK if keep is None else as_mask(keep)
         shape = layout.outer, layout.steps, layout.inner, first
         options, parts = (float(windows.mean), float(windows.scale), windows.eps), _parts(layout)
-        arrays = source, mask, *found, _bounds(windows), anchors
+        arrays = source, mask, *found, windows.bounds.both, anchors
         plan = plan_of(source.dtype, layout)
         plan.run(_kernel(), (*arrays, shape, options, parts), parts, 2 + 2 * save)
     return found
@@ -82,14 +98,14 @@ def timed_backward(
 
     def dx_of(dy: Array, x: Array, statistics: tuple[Array, Array], out: Any) -> Array:
         inputs = _computed(dy), _computed(x)
-        dx = np.empty_like(inputs[1])
+        dx = empty_like(inputs[1])
         if x.size:
             mask = _NO_MASK if keep is None else as_mask(keep)
             shape, parts = (layout.outer, layout.steps, layout.inner), _parts(layout)
             options = float(windows.mean), float(windows.scale)
             arrays = *inputs, mask, *statistics, dx
             plan = plan_of(inputs[1].dtype, layout)
-            given = *arrays, _bounds(windows), shape, options, parts
+            given = *arrays, windows.bounds.both, shape, options, parts
             plan.run(_gradients_kernel(), given, parts, 5)
         return _given(dx.reshape(x.shape), x, out)
 
@@ -135,8 +151,9 @@ def timed_step(
 
 def _computed(x: Array) -> Array:
     """Return an array, flat, in the dtype in which kernels read and write it."""
-    dtype = x.dtype if x.dtype.itemsize >= 4 else np.dtype(np.float32)
-    return np.ascontiguousarray(x, dtype).reshape(-1)
+    kind = x.dtype if x.dtype.itemsize >= 4 else np.dtype(np.float32)
+    wide = x.astype(kind, copy=False)
+    return as_kernel_array(wide, element_type_of(kind), None, (x.size,))
 
 
 def _given(result: Array, x: Array, out: Any) -> Array:
@@ -145,11 +162,6 @@ def _given(result: Array, x: Array, out: Any) -> Array:
         check_out(out, x, "x")
     given: Array = rounded(result, x.dtype, out)
     return given
-
-
-def _bounds(windows: Windows) -> Array:
-    bounds = windows.bounds
-    return np.concatenate((bounds.starts, bounds.stops), dtype=np.int64)
 
 
 def _parts(layout: MovingLayout) -> int:

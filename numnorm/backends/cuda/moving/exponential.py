@@ -114,7 +114,7 @@ def masked_exponential_step(
 ) -> tuple[tuple[Any, Any, Any], contract.ExponentialState]:
     """Return the results for the next chunk, and the state after it."""
     shape = x.shape[: layout.axis] + x.shape[layout.axis + 1 :]
-    channels, names = math.prod(shape), contract.ExponentialState._fields
+    channels, names = math.prod(shape), contract.ExponentialState._fields[:-1]
     with on_device_of(x):
         before = None if state is None else _statistics(state, x, shape)
         if 0 in x.shape:
@@ -138,7 +138,7 @@ exponential_step = functools.partial(masked_exponential_step, None)
 def _statistics(state: contract.ExponentialState, x: DeviceArray, shape: Shape) -> list[Statistic]:
     """Return the fields of a state, one number for each channel, in float64."""
     fields = []
-    for name, value in state._asdict().items():
+    for name, value in list(state._asdict().items())[:-1]:  # not its time, which no stream here has
         given = as_parameter(f"state.{name}", value, shape, "one for each channel", x)
         flat = (math.prod(shape),)
         fields.append(
