@@ -286,7 +286,7 @@ def test_norms_and_cells_can_be_chosen(quick, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     cases = importlib.import_module("peers.cases")
     every = cases.all_cases(quick)
-    names = ("norms", "cells", "estimators", "moving", "missing")
+    names = ("norms", "cells", "estimators", "moving", "missing", "robust")
     families = [{c for c in every if only in c.name} for only in names]
     assert all(families)
     assert sum(map(len, families)) == len(set(every)) == len(set().union(*families))
