@@ -65,6 +65,18 @@ FORECASTS += [(1024, 768), (16384, 1024)]
 # Samples and features, of statistics of each feature.
 FEATURES = [(8192, 256), (100_000, 64), (1_000_000, 8)]
 
+# Rows for robust norms; columns are the same with the axes exchanged.
+ROBUST_ROWS = [
+    (1, 1_000_000),
+    (10, 100_000),
+    (100, 10_000),
+    (256, 2048),
+    (1024, 768),
+    (2048, 256),
+    (4096, 64),
+    (8192, 16),
+]
+
 # The number of groups in Wu and He (2018).
 GROUPS = 32
 # Added to a variance.
@@ -92,6 +104,11 @@ BY_LABEL = ("labels_statistics", "labels_norm")
 LABELS = 12
 # The way back, by statistics of all but the last axis, and of the last axis.
 INVERSES = ("denormalize", "denormalize_features")
+# Centred by the median, and scaled by the median absolute deviation, the interquartile range, or
+# not at all.
+ROBUST = tuple(
+    f"{kind}_{lines}" for lines in ("rows", "columns") for kind in ("mad", "iqr", "median")
+)
 FAMILIES = {
     "estimators": ESTIMATORS,
     "moving": MOVING,
@@ -99,6 +116,7 @@ FAMILIES = {
     "missing": MISSING,
     "labels": BY_LABEL,
     "inverse": INVERSES,
+    "robust": ROBUST,
 }
 
 
@@ -155,7 +173,8 @@ class Case:
     @property
     def axis(self) -> int:
         """The axis of time, or of what has one mean."""
-        return 0 if self.norm in ("moving_norm", "exponential_norm", "columns_nan") else 1
+        steps_first = self.norm in ("moving_norm", "exponential_norm")
+        return 0 if steps_first or "columns" in self.norm else 1
 
     @property
     def name(self) -> str:
@@ -175,8 +194,9 @@ def all_cases(quick: bool = False) -> list[Case]:
     estimators = _estimators(QUICK_SPECTRA if quick else SPECTRA)
     incomplete = INCOMPLETE[:1] if quick else INCOMPLETE
     by_label = _by_label(QUICK_LABELLED if quick else LABELLED)
+    robust = _robust(ROBUST_ROWS[4:6] if quick else ROBUST_ROWS)
     statistics = [*_moving(quick), *_order(quick), *_missing(incomplete), *by_label]
-    return [*norms, *cells, *estimators, *statistics, *_inverses(quick)]
+    return [*norms, *cells, *estimators, *statistics, *_inverses(quick), *robust]
 
 
 def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -> Iterator[Case]:
@@ -267,3 +287,10 @@ def _inverses(quick: bool) -> Iterator[Case]:
         for shape in shapes[:1] if quick else shapes:
             for dtype in ("float32", "float64"):
                 yield Case(norm, "forward", shape, dtype)
+
+
+def _robust(shapes: list[tuple[int, ...]]) -> Iterator[Case]:
+    for shape in shapes:
+        for dtype in ("float32", "float64"):
+            for norm in ROBUST:
+                yield Case(norm, "forward", shape[::-1] if "columns" in norm else shape, dtype)

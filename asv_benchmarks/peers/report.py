@@ -56,6 +56,11 @@ The inverse is the way back: a forecast, samples × channels × steps or rows, t
 of its row plus the mean, and `_features` the same by features. numnorm takes float64 statistics, as
 it saves them, and the others those in the dtype of the forecast, in one line of arithmetic.
 
+Robust norms of rows or columns are centred by the median and scaled by the median absolute
+deviation of normal data (`mad`), by the interquartile range (`iqr`), or not at all (`median`), NaN
+left out. scikit-learn's are `robust_scale` and `RobustScaler`, NumPy's `nanmedian` and
+`nanpercentile`; SciPy's `median_abs_deviation` gets its median from NumPy.
+
 The last tables are of compiled code, with ratios to their first column: numnorm.jax under
 `jax.jit` beside the definitions in JAX, and numnorm in a function of Numba beside plain loops in
 three passes, both with one thread.

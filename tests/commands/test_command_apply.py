@@ -68,7 +68,12 @@ CALLS = [
     ("group_norm", ("--groups", "3"), {"groups": 3, "gamma": draw(6), "beta": draw(6)}),
     ("group_norm", ("--groups", "5", "--channel-axis", "2"), {"groups": 5, "channel_axis": 2}),
     ("instance_norm", (), {"gamma": draw(6)}),
-    ("robust_norm", (), {}),
+    ("robust_norm", ("--factor", "normal"), {"factor": "normal"}),
+    (
+        "robust_norm",
+        ("--axis", "0", "1", "--scale", "0.1,0.9", "--center", "mean", "--method", "hazen"),
+        {"axis": (0, 1), "scale": (0.1, 0.9), "center": "mean", "method": "hazen"},
+    ),
 ]
 
 

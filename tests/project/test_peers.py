@@ -182,6 +182,28 @@ ORDER = ["moving_median", "moving_quartiles"]
 MISSING = ["rows_nan", "columns_nan", "rows_where"]
 
 
+ROBUST = [f"{kind}_{lines}" for kind in ("mad", "iqr", "median") for lines in ("rows", "columns")]
+
+
+@pytest.mark.parametrize("norm", ROBUST)
+@pytest.mark.parametrize("library", ["numnorm", "numpy", "scipy", "sklearn", "bottleneck"])
+def test_robust_norms_are_what_the_definition_says(library, norm, monkeypatch):
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    arrays, cases, definition, libraries = (
+        importlib.import_module(f"peers.{name}")
+        for name in ("arrays", "cases", "definition", "libraries")
+    )
+    case = cases.Case(norm, "forward", (30, 21))
+    call = libraries.load(library).call_of(case, arrays.arrays_of(case))
+    if call is None:
+        assert library in ("scipy", "sklearn", "bottleneck")
+        return
+    (y,) = call.arrays(call.run())
+    ((error, allowed),) = definition.errors_of(case, [y])
+    assert error <= allowed
+
+
 @pytest.mark.parametrize("norm", MOVING + ORDER + MISSING)
 @pytest.mark.parametrize(
     "library",
@@ -285,7 +307,8 @@ def test_norms_and_cells_can_be_chosen(quick, monkeypatch):
     cases = importlib.import_module("peers.cases")
     every = cases.all_cases(quick)
     names = ("norms", "cells", "estimators", "moving", "order", "missing", "labels", "inverse")
-    families = [{c for c in every if f"{only}," in c.name} for only in names]
+    names += ("robust",)
+    families = [{c for c in every if c.name.startswith(f"{only},")} for only in names]
     assert all(families)
     assert sum(map(len, families)) == len(set(every)) == len(set().union(*families))
     assert families[1] == {case for case in every if case.norm in cases.CELLS}

@@ -29,6 +29,8 @@ def call_of(case: Case, arrays: Any) -> Call:
         return Call(_statistics(case, arrays), lambda y: [y])
     if case.family == "labels":
         return Call(partial(_by_label, case, arrays), lambda y: [y])
+    if case.family == "robust":
+        return Call(_robust(case, arrays.x), lambda y: [y])
     if case.family == "estimators":
         from numnorm import sklearn
 
@@ -98,6 +100,14 @@ def _by_label(case: Case, arrays: Labelled) -> Array:
         return numnorm.batch_norm(arrays.x, labels=arrays.labels, eps=0.0)
     moments = numnorm.batch_moments(arrays.x, labels=arrays.labels).moments
     return np.stack([moments.mean, moments.std()])
+
+
+def _robust(case: Case, x: Any) -> Any:
+    kind = case.norm.partition("_")[0]
+    options: dict[str, Any] = {"axis": case.axis, "nan_policy": "omit"}
+    if kind == "mad":
+        options["factor"] = "normal"
+    return partial(numnorm.robust_norm, x, scale=None if kind == "median" else kind, **options)
 
 
 def _options(case: Case) -> dict[str, Any]:
