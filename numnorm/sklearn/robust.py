@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from numbers import Real
+from typing import Any
 
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
+import numnorm
 from numnorm.sklearn.base import (
     CONSTANT,
     Array,
@@ -50,7 +52,8 @@ class RobustNormalVariate(RowNormalizer):
 
     Notes
     -----
-    The percentile lies between two values as in `numpy.percentile`.
+    The percentile lies between two values as in `numpy.percentile`. "mad" is
+    `numnorm.robust_norm`, which takes any factor and other scales.
 
     References
     ----------
@@ -94,9 +97,23 @@ class RobustNormalVariate(RowNormalizer):
     def _normalized(self, X: Array, out: Array | None) -> Array:
         if self.constant == "raise":
             out = None  # an error leaves X as it was
-        return in_chunks(self._by_definition, X, out)
+        if self.method == "mad":
+            return self._by_median(X, out)
+        return in_chunks(self._by_percentile, X, out)
 
-    def _by_definition(self, x: Array) -> Array:
+    def _by_median(self, X: Array, out: Array | None) -> Array:
+        policy: Any = "omit" if self.nan_policy == "omit" else "propagate"
+        result: Array
+        result, _, scale = numnorm.robust_norm_forward(
+            X, factor=NORMAL, eps=float(self.eps), nan_policy=policy, out=out
+        )
+        constant = scale == 0
+        check_constant(constant, self.constant, "rows without spread")
+        value = 0.0 if self.constant == "zero" else np.nan
+        result[constant] = np.where(np.isnan(result[constant]), np.nan, value)
+        return result
+
+    def _by_percentile(self, x: Array) -> Array:
         missing = np.isnan(x)
         if self.nan_policy != "omit" or not missing.any():
             return self._of_complete_rows(x)
@@ -108,12 +125,8 @@ class RobustNormalVariate(RowNormalizer):
         return result
 
     def _of_complete_rows(self, x: Array) -> Array:
-        if self.method == "mad":
-            deviations = x - np.median(x, axis=1, keepdims=True)
-            divisor = NORMAL * np.median(abs(deviations), axis=1, keepdims=True)
-        else:
-            percentile, divisor = self._low_values(x)
-            deviations = x - percentile
+        percentile, divisor = self._low_values(x)
+        deviations = x - percentile
         constant = divisor == 0
         check_constant(constant[:, 0], self.constant, "rows without spread")
         deviations /= divisor + self.eps

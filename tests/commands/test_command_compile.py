@@ -17,7 +17,7 @@ from numnorm.backends.kernel_files import origin
 from numnorm.backends.sources import CPU
 from numnorm.commands.compile import calls, folders
 
-NAMES = [*calls.PARAMETERS, *calls.MOVING, *calls.CELLS]
+NAMES = [*calls.PARAMETERS, *calls.MOVING, *calls.ORDER, *calls.CELLS]
 COUNT = """
 import numba.core.event
 import numpy as np
@@ -76,6 +76,33 @@ def test_moving_norms_of_any_shape_are_compiled(tmp_path):
     command = "-m", "numnorm", "compile", *names, "--dtype", "float32", "--jobs", "2"
     in_new_process(*command, **environment)
     assert in_new_process("-c", MOVING, **environment) == "0\n"
+
+
+ORDER = """
+import numba.core.event
+import numpy as np
+
+import numnorm
+
+compiled = numba.core.event.RecordingListener()
+numba.core.event.register("numba:compile", compiled)
+x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+fixed = x.copy()
+fixed.flags.writeable = False
+for axis in (0, 1, -1, (0, 2)):
+    for options in ({}, {"where": x > 3}, {"nan_policy": "omit"}, {"scale": (0.1, 0.7)}):
+        y, *saved = numnorm.robust_norm_forward(fixed, axis=axis, **options)
+        numnorm.robust_norm_backward(x, x, *saved, axis=axis, **options)
+numnorm.robust_norm(x, where=np.broadcast_to(x[:1] > 3, x.shape), scale=None)
+print(len(compiled.buffer))
+"""
+
+
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+def test_robust_norm_of_any_axes_is_compiled(tmp_path):
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    in_new_process("-m", "numnorm", "compile", "robust_norm", "--dtype", "float32", **environment)
+    assert in_new_process("-c", ORDER, **environment) == "0\n"
 
 
 @pytest.mark.skipif(COMPILED, reason="takes minutes")

@@ -42,6 +42,11 @@ MOVING = {
 One with parameters computes with another one's kernels.
 """
 
+ORDER = tuple(
+    spec.name for spec in SPECS if spec.family == "rows" and not (spec.norm or spec.constants)
+)
+"""The norms of rows by order statistics."""
+
 CELLS = tuple(rnn_cells.CELLS)
 """The recurrent cells, which are compiled without a norm and with layer norm."""
 
@@ -95,7 +100,7 @@ def jobs(names: Iterable[str], dtypes: Iterable[str]) -> list[Job]:
     Parameters
     ----------
     names : iterable of str
-        Of `PARAMETERS`, `MOVING` and `CELLS`.
+        Of `PARAMETERS`, `MOVING`, `ORDER` and `CELLS`.
     dtypes : iterable of str
         Of `DTYPES`.
 
@@ -106,7 +111,9 @@ def jobs(names: Iterable[str], dtypes: Iterable[str]) -> list[Job]:
     """
     known = list(dict.fromkeys(_SAME_KERNELS.get(name, name) for name in names))
     found = [job for dtype in dict.fromkeys(dtypes) for job in _of_dtype(known, dtype)]
-    found.sort(key=lambda job: (cells, channels, moving, backward, forward).index(job.function))
+    found.sort(
+        key=lambda job: (cells, channels, order, moving, backward, forward).index(job.function)
+    )
     return [*found, Job(launcher, ())] if found else []
 
 
@@ -119,6 +126,9 @@ def _of_dtype(names: Sequence[str], dtype: str) -> Iterator[Job]:
     for name in MOVING:
         if name in names:
             yield from (Job(moving, (name, dtype, across)) for across in (True, False))
+    for name in ORDER:
+        if name in names:
+            yield Job(order, (name, dtype))
     for family in _SAME_FORWARD:
         chosen = tuple(name for name in family if name in names)
         for wide in (True, False):
@@ -197,6 +207,11 @@ def moving(name: str, dtype: str, across: bool) -> None:
         options = {**MOVING[name], "axis": axis}
         _, mean, rstd = getattr(numnorm, f"{name}_forward")(x, **options)
         getattr(numnorm, f"{name}_backward")(x, x, mean, rstd, **options)
+
+
+def order(name: str, dtype: str) -> None:
+    """Run a norm by order statistics, both passes of which have one kernel."""
+    getattr(numnorm, name)(np.ones(ACROSS, dtype))
 
 
 def cells(kinds: Sequence[str], dtype: str, norms: Sequence[str | None] = (None, "layer")) -> None:

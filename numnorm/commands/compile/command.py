@@ -25,7 +25,7 @@ examples:
   numnorm compile layer_norm lstm --dtype float32
   numnorm compile --clean"""
 
-_NORMS = (*calls.PARAMETERS, *calls.MOVING)
+_NORMS = (*calls.PARAMETERS, *calls.MOVING, *calls.ORDER)
 _DEFAULT_DTYPES = ("float32", "float64")
 _MIB = 2**20
 

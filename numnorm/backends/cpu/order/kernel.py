@@ -81,6 +81,19 @@ def _missing(source, start, count):
 
 
 @inlined
+def _without_missing(values, start, count):
+    """Move what is no NaN to the front, and return how many elements these are."""
+    if _missing(values, start, count) == 0:
+        return count
+    kept = 0
+    for i in range(count):
+        value = values[start + i]
+        values[start + kept] = value
+        kept += value == value
+    return kept
+
+
+@inlined
 def _mean(source, start, count, found):
     """Find the mean, around the first element."""
     pivot, total = widened(source[start]), _zeros()
@@ -142,7 +155,7 @@ def _make_quantile(weighted: bool) -> Callable[..., Any]:
     The elements around the quantile q of its deviations are found.
     """
 
-    @inlined
+    @shared
     def by_selection(row, centre, q, rule, scratch, found, at):
         source, start, count, _ = row
         part, _, ranks = scratch
@@ -251,7 +264,20 @@ def _make_gathered(element_type: ElementType, weighted: bool) -> Callable[..., A
     to_compute = element_type.to_compute
 
     @inlined
-    def gathered(arrays, place, strides, values, shares, counts, omit):
+    def copied(x, place, values, counts):
+        (times_along, between, along), first, size = place
+        width = times_along * along
+        outer, inner = first // between, first % between
+        for j in range(size):
+            counts[j] = width
+        for a in range(times_along):
+            begin = ((outer * times_along + a) * between + inner) * along
+            for j in range(size):
+                for b in range(along):
+                    values[j * width + a * along + b] = to_compute(x[begin + j * along + b])
+
+    @inlined
+    def chosen(arrays, place, strides, values, shares, counts, omit):
         x, keep, weights = arrays
         (times_along, between, along), first, size = place
         width = times_along * along
@@ -275,6 +301,16 @@ def _make_gathered(element_type: ElementType, weighted: bool) -> Callable[..., A
                     values[j * width + count] = value
                     count += 1 if counts_too else 0
                 counts[j] = count
+
+    @inlined
+    def gathered(arrays, place, strides, values, shares, counts, omit):
+        if arrays[1].size > 0 or weighted:
+            chosen(arrays, place, strides, values, shares, counts, omit)
+            return
+        copied(arrays[0], place, values, counts)
+        if omit:
+            for j in range(place[2]):
+                counts[j] = _without_missing(values, j * counts[j], counts[j])
 
     return gathered
 
@@ -304,7 +340,7 @@ def _make_written(element_type: ElementType) -> Callable[..., Any]:
 
     @inlined
     def of_row(table, j):
-        return table[3 * j], table[3 * j + 1], table[3 * j + 2]
+        return table[j], table[ROWS_AT_ONCE + j], table[2 * ROWS_AT_ONCE + j]
 
     @inlined
     def plain(x, y, begin, size, along, table):
@@ -338,7 +374,8 @@ def _make_written(element_type: ElementType) -> Callable[..., Any]:
         outer, inner = first // between, first % between
         for a in range(times_along):
             begin = ((outer * times_along + a) * between + inner) * along
-            if omit or arrays[1].size > 0:
+            # NaN that is left out stays NaN by itself.
+            if arrays[1].size > 0 or (omit and fills[1] == fills[1]):
                 mask = first * stride + a * along, stride
                 filled(arrays, begin, size, along, table, mask, fills, omit)
             else:
@@ -406,10 +443,9 @@ def make_order_kernel(element_type: ElementType, weighted: bool) -> Kernel:
                 statistics(given, words, options, scratch, found)
                 for i in range(columns):
                     table[(row + j) * columns + i] = found[i]
-                divisors[3 * j], divisors[3 * j + 1] = found[HIGH], found[LOW]
-                divisors[3 * j + 2] = 1.0
-                if words[1] != NOTHING:
-                    divisors[3 * j + 2] = found[SCALE] * options[5] + options[6]
+                divisor = found[SCALE] * options[5] + options[6] if words[1] != NOTHING else 1.0
+                divisors[j], divisors[ROWS_AT_ONCE + j] = found[HIGH], found[LOW]
+                divisors[2 * ROWS_AT_ONCE + j] = divisor
             if y.size > 0:
                 written((x, keep, y), place, strides[0], divisors, fills, omit)
         release((part, values, shares, beside))

@@ -20,7 +20,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
     rounded,
 )
 from numnorm.backends.cpu.memory.left_out import kept_by
-from numnorm.backends.cpu.memory.placement import empty_like
+from numnorm.backends.cpu.memory.placement import empty_like, writable_alias
 from numnorm.backends.cpu.order import kernel as entries
 from numnorm.backends.cpu.order.kernel import make_order_kernel
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
@@ -181,8 +181,10 @@ def _flat_rows(array: Any, dtype: Any, shape: Shape, layout: RowLayout) -> tuple
     same = all(n == 1 for n in full.shape[:others])
     wanted = tuple(shape[axis] for axis in order)
     wanted = (1,) * others + wanted[others:] if same else wanted
-    rows = np.ascontiguousarray(np.broadcast_to(full, wanted), dtype).reshape(-1)
-    return rows, 0 if same else layout.width
+    rows = np.ascontiguousarray(np.broadcast_to(full, wanted))
+    rows = rows.view(dtype) if rows.dtype == np.bool_ else rows.astype(dtype, copy=False)
+    flat = rows if rows.flags.carray else writable_alias(rows)
+    return flat.reshape(-1), 0 if same else layout.width
 
 
 # Gradients
