@@ -252,7 +252,7 @@ class SelectionPasses:
             self.count, self.missing = count, missing
         self.passes += 1
         if (count != self.count).any() or (missing != self.missing).any():
-            raise RuntimeError("the elements changed between two passes over them")
+            raise _changed()
         if self._ranks is None:
             self._begin_ranks()
         if search.bins:
@@ -290,6 +290,9 @@ class SelectionPasses:
         counts = np.zeros((len(channels), bins.shape[2] + 2), np.int64)
         counts[:, 0], counts[:, 1:-1] = below, bins[own]
         counts[:, -1] = self._inside[statistic] - counts.sum(axis=1)  # above the last bin
+        known = first == last
+        if self.passes > 1 and counts[~known, -1].any():
+            raise _changed()
         upto = np.cumsum(counts, axis=1)
         local = self._ranks[statistic] - self._before[statistic]
         chosen = np.minimum((upto <= local[:, None]).sum(axis=1), bins.shape[2] + 1)
@@ -300,7 +303,6 @@ class SelectionPasses:
         is_below, is_above = chosen == 0, chosen == bins.shape[2] + 1
         start = np.select([is_below, is_above], [first, high + one], start)
         end = np.select([is_below, is_above], [low - one, last], end)
-        known = first == last
         self._low[statistic] = np.where(known, first, start)
         self._high[statistic] = np.where(known, last, end)
         self._before[statistic] += np.where(known, 0, upto[channels, chosen] - inside)
@@ -308,9 +310,14 @@ class SelectionPasses:
 
     def _select(self, kept: dict[tuple[int, int], list[Any]]) -> None:
         """Take the elements of the ranks from those that were kept."""
-        low = self._low.copy()
-        for (place, channel), parts in kept.items():
-            keys = np.concatenate(parts)
+        low, active = self._low.copy(), self.search.active
+        found_in = {places: np.concatenate(parts) for places, parts in kept.items()}
+        if {places: len(keys) for places, keys in found_in.items()} != {
+            (place, channel): self._inside[place, channel]
+            for place, channel in np.argwhere(active).tolist()
+        }:
+            raise _changed()
+        for (place, channel), keys in found_in.items():
             local = self._ranks[:, channel] - self._before[:, channel]
             own = np.flatnonzero(self._place[:, channel] == place)
             own = own[self._high[own, channel] > low[own, channel]]
@@ -343,6 +350,10 @@ class SelectionPasses:
         lengths = np.array([int(n).bit_length() for n in (high - low).flat], np.int64)
         shift = np.maximum(lengths - bits, 0).astype(np.uint64).reshape(low.shape)
         self.search = Search(low.copy(), high.copy(), shift, active, 1 << bits)
+
+
+def _changed() -> RuntimeError:
+    return RuntimeError("the elements changed between two passes over them")
 
 
 def keys_of(x: Any) -> Any:
