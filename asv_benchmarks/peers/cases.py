@@ -53,6 +53,18 @@ TIME_LAST = [(22, 50_000), (512, 10_000)]
 # Samples and features of which some are missing.
 INCOMPLETE = [(1024, 768), (4096, 1024)]
 
+# Rows for robust norms; columns are the same with the axes exchanged.
+ROBUST_ROWS = [
+    (1, 1_000_000),
+    (10, 100_000),
+    (100, 10_000),
+    (256, 2048),
+    (1024, 768),
+    (2048, 256),
+    (4096, 64),
+    (8192, 16),
+]
+
 # The number of groups in Wu and He (2018).
 GROUPS = 32
 # Added to a variance.
@@ -71,6 +83,11 @@ ALPHA = 1e-3
 LEAST = 1e-4
 # No gain, no bias, no epsilon: rows and columns with NaN left out, and rows under a mask.
 MISSING = ("rows_nan", "columns_nan", "rows_where")
+# Centred by the median, and scaled by the median absolute deviation, the interquartile range, or
+# not at all.
+ROBUST = tuple(
+    f"{kind}_{lines}" for lines in ("rows", "columns") for kind in ("mad", "iqr", "median")
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,8 @@ class Case:
     norm : str
         A norm of numnorm, ``"batch_norm_inference"``, or ``"standardize"``: a layer norm without
         gain, bias and epsilon, as `zscore` and `scale` compute it. Or one of `CELLS`, or one of
-        `ESTIMATORS`, which are fitted and transform the same array, or of `MOVING` or `MISSING`.
+        `ESTIMATORS`, which are fitted and transform the same array, or of `MOVING`, `MISSING` or
+        `ROBUST`.
     direction : {"forward", "backward", "forward and backward"}
         Only the output; all gradients, from the saved results of the forward pass; or, for cells,
         all gradients including the forward pass.
@@ -107,7 +125,12 @@ class Case:
     @property
     def family(self) -> str:
         """The family of comparable cases."""
-        families = {"estimators": ESTIMATORS, "moving": MOVING, "missing": MISSING}
+        families = {
+            "estimators": ESTIMATORS,
+            "moving": MOVING,
+            "missing": MISSING,
+            "robust": ROBUST,
+        }
         for family, norms in families.items():
             if self.norm in norms:
                 return family
@@ -127,7 +150,8 @@ class Case:
     @property
     def axis(self) -> int:
         """The axis of time, or of what has one mean."""
-        return 0 if self.norm in ("moving_norm", "exponential_norm", "columns_nan") else 1
+        steps_first = self.norm in ("moving_norm", "exponential_norm")
+        return 0 if steps_first or "columns" in self.norm else 1
 
     @property
     def name(self) -> str:
@@ -146,7 +170,9 @@ def all_cases(quick: bool = False) -> list[Case]:
     cells = _cells(QUICK_SEQUENCES if quick else SEQUENCES)
     estimators = _estimators(QUICK_SPECTRA if quick else SPECTRA)
     incomplete = INCOMPLETE[:1] if quick else INCOMPLETE
-    return [*norms, *cells, *estimators, *_moving(quick), *_missing(incomplete)]
+    robust = ROBUST_ROWS[4:6] if quick else ROBUST_ROWS
+    others = [*_moving(quick), *_missing(incomplete), *_robust(robust)]
+    return [*norms, *cells, *estimators, *others]
 
 
 def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -> Iterator[Case]:
@@ -215,3 +241,10 @@ def _missing(shapes: list[tuple[int, ...]]) -> Iterator[Case]:
         for shape in shapes:
             for dtype in ("float32", "float64"):
                 yield Case(norm, "forward", shape, dtype)
+
+
+def _robust(shapes: list[tuple[int, ...]]) -> Iterator[Case]:
+    for shape in shapes:
+        for dtype in ("float32", "float64"):
+            for norm in ROBUST:
+                yield Case(norm, "forward", shape[::-1] if "columns" in norm else shape, dtype)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import cell_definition, estimator_definition, statistics_definition
+from . import cell_definition, estimator_definition, robust_definition, statistics_definition
 from .arrays import Array, Arrays, arrays_of
 from .cases import EPS, GROUPS, MISSING, MOVING, Case
 
@@ -118,6 +118,8 @@ def _expected(
         return cell_definition.results(case, arrays_of(case))
     if case.family == "estimators":
         return [estimator_definition.result(case, arrays_of(case).x.astype(np.float64))]
+    if case.family == "robust":
+        return [robust_definition.result(case, arrays_of(case).x.astype(np.float64))]
     if norm in MOVING + MISSING:
         return [statistics_definition.result(case, arrays_of(case))]
     arrays = Arrays(*(array.astype(np.float64) for array in arrays_of(case)))

@@ -44,6 +44,11 @@ difference of cumulative sums. Full windows are compared with the definition.
 Of incomplete data a tenth is missing: NaN (`rows_nan`, `columns_nan`) or under a mask
 (`rows_where`). There is no gain, no bias and no epsilon.
 
+Robust norms of rows or columns are centred by the median and scaled by the median absolute
+deviation of normal data (`mad`), by the interquartile range (`iqr`), or not at all (`median`), NaN
+left out. scikit-learn's are `robust_scale` and `RobustScaler`, NumPy's `nanmedian` and
+`nanpercentile`; SciPy's `median_abs_deviation` gets its median from NumPy.
+
 The last tables are of compiled code, with ratios to their first column: numnorm.jax under
 `jax.jit` beside the definitions in JAX, and numnorm in a function of Numba beside plain loops in
 three passes, both with one thread.

@@ -181,6 +181,28 @@ MOVING = ["moving_norm", "moving_norm_last", "exponential_norm", "exponential_no
 MISSING = ["rows_nan", "columns_nan", "rows_where"]
 
 
+ROBUST = [f"{kind}_{lines}" for kind in ("mad", "iqr", "median") for lines in ("rows", "columns")]
+
+
+@pytest.mark.parametrize("norm", ROBUST)
+@pytest.mark.parametrize("library", ["numnorm", "numpy", "scipy", "sklearn", "bottleneck"])
+def test_robust_norms_are_what_the_definition_says(library, norm, monkeypatch):
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    arrays, cases, definition, libraries = (
+        importlib.import_module(f"peers.{name}")
+        for name in ("arrays", "cases", "definition", "libraries")
+    )
+    case = cases.Case(norm, "forward", (30, 21))
+    call = libraries.load(library).call_of(case, arrays.arrays_of(case))
+    if call is None:
+        assert library in ("scipy", "sklearn", "bottleneck")
+        return
+    (y,) = call.arrays(call.run())
+    ((error, allowed),) = definition.errors_of(case, [y])
+    assert error <= allowed
+
+
 @pytest.mark.parametrize("norm", MOVING + MISSING)
 @pytest.mark.parametrize(
     "library",

@@ -29,7 +29,7 @@ COMPILED = {"numnorm_jax": "jax", "njit": "njit_loop"}
 APART = ("numnorm_jax", "njit", "njit_loop")
 # The unit of numnorm's times, for each family.
 YARDSTICKS = {"norms": FLOOR, "cells": "torch_nn", "estimators": FLOOR}
-YARDSTICKS |= {"moving": FLOOR, "missing": FLOOR}
+YARDSTICKS |= {"moving": FLOOR, "missing": FLOOR, "robust": FLOOR}
 
 
 class Call(NamedTuple):

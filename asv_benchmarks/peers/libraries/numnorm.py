@@ -26,6 +26,8 @@ def call_of(case: Case, arrays: Any) -> Call:
         return _cell(case, arrays)
     if case.family in ("moving", "missing"):
         return Call(_statistics(case, arrays), lambda y: [y])
+    if case.family == "robust":
+        return Call(_robust(case, arrays.x), lambda y: [y])
     if case.family == "estimators":
         from numnorm import sklearn
 
@@ -81,6 +83,14 @@ def _statistics(case: Case, arrays: Any) -> Any:
         return partial(numnorm.layer_norm, arrays.x, eps=0.0, where=arrays.keep)
     norm = numnorm.layer_norm if case.norm == "rows_nan" else numnorm.batch_norm
     return partial(norm, arrays.x, eps=0.0, nan_policy="omit")
+
+
+def _robust(case: Case, x: Any) -> Any:
+    kind = case.norm.partition("_")[0]
+    options: dict[str, Any] = {"axis": case.axis, "nan_policy": "omit"}
+    if kind == "mad":
+        options["factor"] = "normal"
+    return partial(numnorm.robust_norm, x, scale=None if kind == "median" else kind, **options)
 
 
 def _options(case: Case) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import estimator_definition
+from .. import estimator_definition, robust_definition
 from ..arrays import Array, Arrays, Incomplete
 from ..cases import EPS, Case
 from ..definition import backward, forward
@@ -26,6 +26,8 @@ def call_of(case: Case, arrays: Any) -> Call | None:
         return None
     if case.family == "missing":
         return Call(partial(_missing, case, arrays), lambda y: [y])
+    if case.family == "robust":
+        return Call(partial(robust_definition.result, case, arrays.x), lambda y: [y])
     if case.family == "moving":
         return _windows(case, arrays.x) if case.window else None
     if case.family == "estimators":

@@ -1,4 +1,4 @@
-"""SciPy's `zscore`, and moving means by its `uniform_filter1d`."""
+"""SciPy's `zscore` and `median_abs_deviation`, and moving means by its `uniform_filter1d`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from scipy.ndimage import uniform_filter1d
-from scipy.stats import zscore
+from scipy.stats import median_abs_deviation, zscore
 
 from ..arrays import Array
 from ..cases import Case
@@ -24,6 +24,8 @@ def call_of(case: Case, arrays: Any) -> Call | None:
     """Return `zscore` of the rows, or of those that are not NaN, or windows of steps."""
     if case.window:
         return Call(partial(_windows, case, arrays.x), lambda y: [y])
+    if case.norm.startswith("mad"):
+        return Call(partial(_robust, case, arrays.x), lambda y: [y])
     if case.norm in ("rows_nan", "columns_nan"):
         call = partial(zscore, arrays.x, axis=case.axis, nan_policy="omit")
     elif case.norm == "standardize":
@@ -31,6 +33,12 @@ def call_of(case: Case, arrays: Any) -> Call | None:
     else:
         return None
     return Call(call, lambda y: [y])
+
+
+def _robust(case: Case, x: Array) -> Array:
+    mad = median_abs_deviation(x, axis=case.axis, scale="normal", nan_policy="omit")
+    center = np.nanmedian(x, axis=case.axis, keepdims=True)
+    return (x - center) / np.expand_dims(mad, case.axis)
 
 
 def _windows(case: Case, x: Array) -> Array:

@@ -1,4 +1,4 @@
-"""bottleneck: `move_mean` and `move_std`, `nanmean` and `nanstd`."""
+"""bottleneck: `move_mean` and `move_std`, `nanmean`, `nanstd` and `nanmedian`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from ...arrays import Array
 from ...cases import Case
+from ...robust_definition import NORMAL
 from .. import Call
 
 PACKAGES = ("bottleneck", "numpy")
@@ -25,7 +26,17 @@ def call_of(case: Case, arrays: Any) -> Call | None:
         return Call(partial(_windows, case, arrays.x), lambda y: [y])
     if case.norm in ("rows_nan", "columns_nan"):
         return Call(partial(_missing, case, arrays.x), lambda y: [y])
+    if case.family == "robust" and not case.norm.startswith("iqr"):
+        return Call(partial(_robust, case, arrays.x), lambda y: [y])
     return None
+
+
+def _robust(case: Case, x: Array) -> Array:
+    deviations = x - np.expand_dims(bn.nanmedian(x, axis=case.axis), case.axis)
+    if case.norm.startswith("median"):
+        return deviations
+    mad = bn.nanmedian(abs(deviations), axis=case.axis)
+    return deviations / np.expand_dims(x.dtype.type(NORMAL) * mad, case.axis)
 
 
 def _windows(case: Case, x: Array) -> Array:
