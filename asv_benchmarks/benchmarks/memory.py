@@ -23,6 +23,14 @@ def _stream(x: Array, dy: Array, out: Array) -> None:
         moments = numnorm.batch_moments(chunk, after=moments)
 
 
+def _quantiles(x: Array) -> None:
+    total = None
+    for chunk in np.split(x, 4):
+        total = numnorm.quantiles(chunk, after=total)
+    assert total is not None
+    total.median()
+
+
 CALLS: dict[str, Callable[[Array, Array, Array], object]] = {
     "nothing": lambda x, dy, out: None,
     "layer_norm": lambda x, dy, out: numnorm.layer_norm(x),
@@ -30,6 +38,7 @@ CALLS: dict[str, Callable[[Array, Array, Array], object]] = {
     "layer_norm forward and backward out=": _forward_and_backward,
     "batch_norm out=": lambda x, dy, out: numnorm.batch_norm(x, out=out),
     "batch_moments of four chunks": _stream,
+    "quantiles of four chunks": lambda x, dy, out: _quantiles(x),
     "layer_norm of NaN out=": lambda x, dy, out: numnorm.layer_norm(x, nan_policy="omit", out=out),
     "batch_norm of NaN out=": lambda x, dy, out: numnorm.batch_norm(x, nan_policy="omit", out=out),
     "moving_norm out=": lambda x, dy, out: numnorm.moving_norm(x, 300, axis=0, out=out),

@@ -11,7 +11,16 @@ from numnorm.norms.batch import batch_moments
 from numnorm.norms.moments import Moments
 from numnorm.norms.order_statistics import Spread, check_method, spread_by
 from numnorm.norms.quantiles import between, distance, near, places
-from numnorm.norms.selection_passes import Search, SelectionPasses, look
+from numnorm.norms.selection_passes import (
+    Search,
+    SelectionPasses,
+    look,
+    searched,
+    searched_dtype,
+)
+
+_AT_ONCE = 1 << 18
+"""Elements that are normalized at a time, about, in float64."""
 
 
 class RobustStatistics(NamedTuple):
@@ -31,10 +40,14 @@ class RobustStatistics(NamedTuple):
 
     def normalize(self, x: Any, out: Any) -> None:
         """Write the normalized elements of x, against which the statistics broadcast."""
-        with np.errstate(all="ignore"):
-            centred = (x.astype(np.float64) - self.high) - self.low
-            flat = np.where(np.isnan(centred), centred, 0.0)
-            out[...] = np.where(self.divisor == 0.0, flat, centred / self.divisor)
+        step = max(1, _AT_ONCE * len(x) // max(1, x.size))
+        for start in range(0, len(x), step):
+            some = slice(start, start + step)
+            high, low, divisor = (a[some] if len(a) == len(x) else a for a in self)
+            with np.errstate(all="ignore"):
+                centred = (x[some].astype(np.float64) - high) - low
+                flat = np.where(np.isnan(centred), centred, 0.0)
+                out[some] = np.where(divisor == 0.0, flat, centred / divisor)
 
 
 class Task(NamedTuple):
@@ -68,22 +81,11 @@ class Task(NamedTuple):
         if self.search is None:
             policy: Any = "omit" if self.omit else "propagate"
             return rows, batch_moments(x, channel_axis=0, nan_policy=policy)
-        return look(_searched(x, self, rows), self.search, rows)
+        return look(x, self.search, rows, centers=self.centers(rows))
 
-
-def _searched(x: Any, task: Task, rows: Any) -> Any:
-    """Return the numbers that a pass searches."""
-    if task.high is None:
-        return x.astype(_dtype_of(x.dtype), copy=False)
-    high, low = (part[rows][:, None] for part in (task.high, task.low))
-    with np.errstate(all="ignore"):
-        return np.abs((x.astype(np.float64) - high) - low)
-
-
-def _dtype_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype in which elements are searched, which holds all of them."""
-    narrow = dtype.kind == "f" and dtype.itemsize <= 4
-    return np.dtype(np.float32 if narrow else np.float64)
+    def centers(self, rows: Any) -> Any:
+        """Return the centers of some rows; None if the elements themselves are searched."""
+        return None if self.high is None else (self.high[rows], self.low[rows])
 
 
 def robust_statistics(
@@ -136,7 +138,8 @@ def robust_statistics(
         nonlocal missing
         selection = SelectionPasses(rows, kind, ranks_of, budget)
         for x, own in samples:
-            selection.begin(_searched(x, task, own), own)
+            centers = None if task.high is None else (task.high[own, None], task.low[own, None])
+            selection.begin(searched(x, centers), own)
         while not selection.is_done:
             selection.end_pass(each_pass(task._replace(search=selection.search)))
         missing = missing | (selection.missing > 0)
@@ -153,7 +156,7 @@ def robust_statistics(
     quantiles += [spread.low, spread.high] if spread.kind in ("quantiles", "range") else []
     scale = np.ones(rows)
     if quantiles:
-        lower, upper, share = selected(Task(None), _dtype_of(np.dtype(dtype)), quantiles)
+        lower, upper, share = selected(Task(None), searched_dtype(np.dtype(dtype)), quantiles)
         if center == "median":
             high, low = near(lower[0], upper[0], share[0])
         if spread.kind is not None and spread.kind != "mad":

@@ -9,6 +9,7 @@ first one looked in the wrong place; usually one pass counts, and one keeps.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -67,19 +68,24 @@ class Found(NamedTuple):
     kept: list[tuple[int, int, Any]]
 
 
-def look(x: Any, search: Search, channels: Any = slice(None), keep: Any = None) -> Found:
+def look(
+    x: Any, search: Search, channels: Any = slice(None), keep: Any = None, centers: Any = None
+) -> Found:
     """Return what a pass finds in a chunk.
 
     Parameters
     ----------
     x : array
-        ``(channels, elements)``, float32 or float64.
+        ``(channels, elements)``.
     search : Search
         What the pass looks for.
     channels : slice or array of int, optional
         The channels of the chunk.
     keep : array of bool, optional
         Of the shape of x: which elements count.
+    centers : tuple of two arrays, optional
+        For each channel a number and what is left of it: not elements are searched, but their
+        distances from the sum, in float64.
     """
     low, high, shift, active = (array[:, channels] for array in search[:4])
     statistics = len(low)
@@ -91,21 +97,39 @@ def look(x: Any, search: Search, channels: Any = slice(None), keep: Any = None) 
             part = values[start : start + _AT_ONCE]
             if keep is not None:
                 part = part[keep[channel, start : start + _AT_ONCE]]
-            keys = keys_of(part)
+            center = None if centers is None else [each[channel] for each in centers]
+            keys = keys_of(searched(part, center))
+            last = keys.dtype.type(_last_key(keys.dtype.itemsize))
+            first = keys.dtype.type(low[0, channel])
             count[channel] += len(keys)
-            missing[channel] += np.count_nonzero(np.isnan(part))
-            below[channel] += np.count_nonzero(keys < keys.dtype.type(low[0, channel]))
+            missing[channel] += np.count_nonzero(keys > last)
+            below[channel] += np.count_nonzero(keys < first) if first else 0
             for statistic in np.flatnonzero(active[:, channel]).tolist():
-                first, last = low[statistic, channel], high[statistic, channel]
-                within = keys - keys.dtype.type(first)  # what is below wraps around
-                within = within[within <= keys.dtype.type(last - first)]
+                span = high[statistic, channel] - low[statistic, channel]
+                within = keys - keys.dtype.type(low[statistic, channel])  # what is below wraps
                 if search.bins:
+                    within = within[within <= keys.dtype.type(span)]
                     within >>= keys.dtype.type(shift[statistic, channel])
                     own = bins[statistic, channel]
                     own += np.bincount(within.astype(np.intp), minlength=search.bins)
-                elif len(within):
-                    kept.append((statistic, channel, within))
+                elif (inside := within <= keys.dtype.type(span)).any():
+                    kept.append((statistic, channel, within[inside]))
     return Found(channels, count - missing, missing, below, bins, kept)
+
+
+def searched(x: Any, center: Any = None) -> Any:
+    """Return elements as they are searched, or their distances from a center."""
+    if center is None:
+        return x.astype(searched_dtype(x.dtype), copy=False)
+    high, low = center
+    with np.errstate(all="ignore"):
+        return np.abs((x.astype(np.float64) - high) - low)
+
+
+def searched_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which elements are searched, which holds all of them."""
+    narrow = dtype.kind == "f" and dtype.itemsize <= 4
+    return np.dtype(np.float32 if narrow else np.float64)
 
 
 class SelectionPasses:
@@ -159,7 +183,7 @@ class SelectionPasses:
         self.count: Any = np.zeros(channels, np.int64)
         self.missing: Any = self.count
         self._ranks_of = ranks_of
-        self._last = keys_of(np.array([np.inf], self.dtype)).astype(np.uint64)[0]
+        self._last = np.uint64(_last_key(self.dtype.itemsize))
         low = np.zeros((1, channels), np.uint64)
         self._count_in(low, np.full_like(low, self._last), np.ones((1, channels), bool))
         # Of each rank, arrays (statistics, channels): the interval of keys in which its element
@@ -189,7 +213,7 @@ class SelectionPasses:
         """
         low, high = self.search.low.copy(), self.search.high.copy()
         for channel, values in zip(np.arange(low.size)[channels], sample, strict=True):
-            keys = keys_of(values)
+            keys = keys_of(searched(values))
             keys = keys[keys <= keys.dtype.type(self._last)]
             if keys.size:
                 least, most = int(keys.min()), int(keys.max())
@@ -228,7 +252,7 @@ class SelectionPasses:
             self.count, self.missing = count, missing
         self.passes += 1
         if (count != self.count).any() or (missing != self.missing).any():
-            raise RuntimeError("the elements changed between two passes over them")
+            raise _changed()
         if self._ranks is None:
             self._begin_ranks()
         if search.bins:
@@ -266,6 +290,9 @@ class SelectionPasses:
         counts = np.zeros((len(channels), bins.shape[2] + 2), np.int64)
         counts[:, 0], counts[:, 1:-1] = below, bins[own]
         counts[:, -1] = self._inside[statistic] - counts.sum(axis=1)  # above the last bin
+        known = first == last
+        if self.passes > 1 and counts[~known, -1].any():
+            raise _changed()
         upto = np.cumsum(counts, axis=1)
         local = self._ranks[statistic] - self._before[statistic]
         chosen = np.minimum((upto <= local[:, None]).sum(axis=1), bins.shape[2] + 1)
@@ -276,7 +303,6 @@ class SelectionPasses:
         is_below, is_above = chosen == 0, chosen == bins.shape[2] + 1
         start = np.select([is_below, is_above], [first, high + one], start)
         end = np.select([is_below, is_above], [low - one, last], end)
-        known = first == last
         self._low[statistic] = np.where(known, first, start)
         self._high[statistic] = np.where(known, last, end)
         self._before[statistic] += np.where(known, 0, upto[channels, chosen] - inside)
@@ -284,9 +310,14 @@ class SelectionPasses:
 
     def _select(self, kept: dict[tuple[int, int], list[Any]]) -> None:
         """Take the elements of the ranks from those that were kept."""
-        low = self._low.copy()
-        for (place, channel), parts in kept.items():
-            keys = np.concatenate(parts)
+        low, active = self._low.copy(), self.search.active
+        found_in = {places: np.concatenate(parts) for places, parts in kept.items()}
+        if {places: len(keys) for places, keys in found_in.items()} != {
+            (place, channel): self._inside[place, channel]
+            for place, channel in np.argwhere(active).tolist()
+        }:
+            raise _changed()
+        for (place, channel), keys in found_in.items():
             local = self._ranks[:, channel] - self._before[:, channel]
             own = np.flatnonzero(self._place[:, channel] == place)
             own = own[self._high[own, channel] > low[own, channel]]
@@ -321,16 +352,23 @@ class SelectionPasses:
         self.search = Search(low.copy(), high.copy(), shift, active, 1 << bits)
 
 
+def _changed() -> RuntimeError:
+    return RuntimeError("the elements changed between two passes over them")
+
+
 def keys_of(x: Any) -> Any:
     """Return the unsigned integers in the order of floating point numbers; those of NaN are last.
 
     The key of -inf is 0, and that of inf the last one of a number.
     """
-    bits = np.ascontiguousarray(x).view(np.dtype(f"u{x.itemsize}"))
-    sign = bits.dtype.type(1 << (8 * x.itemsize - 1))
+    keys = np.array(x).view(np.dtype(f"u{x.itemsize}"))
+    sign = 8 * x.itemsize - 1
     # The bits of a negative number become smaller with it, and those of others are behind them.
-    keys = bits ^ np.where(bits & sign, ~bits.dtype.type(0), sign)
-    return keys - _first_key(x.dtype)
+    flipped = (keys.view(np.dtype(f"i{x.itemsize}")) >> sign).view(keys.dtype)
+    flipped |= keys.dtype.type(1 << sign)
+    keys ^= flipped
+    keys -= _first_key(x.dtype)
+    return keys
 
 
 def of_keys(keys: Any, dtype: np.dtype[Any]) -> Any:
@@ -344,3 +382,9 @@ def of_keys(keys: Any, dtype: np.dtype[Any]) -> Any:
 def _first_key(dtype: np.dtype[Any]) -> Any:
     """Return the inverted bits of -inf."""
     return ~np.array(-np.inf, dtype).view(np.dtype(f"u{dtype.itemsize}"))
+
+
+@functools.cache
+def _last_key(itemsize: int) -> int:
+    """Return the key of infinity, the last one of a number."""
+    return int(keys_of(np.array([np.inf], np.dtype(f"f{itemsize}")))[0])

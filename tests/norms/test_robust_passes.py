@@ -43,26 +43,34 @@ def in_passes(x, options, cuts=(30, 31), budget=2000):
 
 def rows(kind, dtype):
     rng = np.random.default_rng(3)
-    x = rng.normal(2, 3, size=(5, 200))
+    x = rng.normal(2, 3, size=(5, 90))
     if kind == "ties":
-        x = rng.integers(-2, 3, (5, 200)) / 4
+        x = rng.integers(-2, 3, (5, 90)) / 4
     if kind == "offset":
         x += 1e6
     if kind == "infinite":
         x[rng.random(x.shape) < 0.3] = np.inf
-        x[1] = np.where(rng.random(200) < 0.5, -np.inf, np.inf)
+        x[1] = np.where(rng.random(90) < 0.5, -np.inf, np.inf)
     x[3] = 0.1
     if kind == "missing":
-        x[0, 7] = x[2, 100:] = np.nan
+        x[0, 7] = x[2, 50:] = np.nan
     return x.astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("kind", ["normal", "ties", "offset", "infinite", "missing"])
+@pytest.mark.parametrize(
+    "kind, dtype",
+    [
+        ("normal", "float16"),
+        ("normal", "float64"),
+        ("ties", "float32"),
+        ("offset", "float32"),
+        ("offset", "float64"),
+        ("infinite", "float32"),
+        ("missing", "float64"),
+    ],
+)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_bytes_of_whole_rows(options, kind, dtype):
-    if (kind, dtype) == ("offset", "float16"):
-        pytest.skip("beyond its range")
     x = rows(kind, dtype)
     for policy in ("propagate", "omit") if kind == "missing" else ("propagate",):
         options = {**options, "nan_policy": policy}

@@ -121,5 +121,16 @@ def test_elements_that_change_between_passes_are_found():
     x = np.random.default_rng(0).normal(size=(1, 100))
     selection = SelectionPasses(1, "float64", lambda count: count[None] // 2)
     selection.end_pass([look(x, selection.search)])
+    search = selection.search
+    for other in (x[:, :-1], x + 9, np.where(x > 0, x, np.nan)):
+        with pytest.raises(RuntimeError, match="changed between two passes"):
+            selection.end_pass([look(other, search)])
+
+
+def test_elements_that_change_while_they_are_counted_are_found():
+    x = np.random.default_rng(0).normal(size=(1, 5000))
+    selection = SelectionPasses(1, "float64", lambda count: count[None] // 2, 50)
+    selection.end_pass([look(x, selection.search)])
+    assert selection.search.bins
     with pytest.raises(RuntimeError, match="changed between two passes"):
-        selection.end_pass([look(x[:, :-1], selection.search)])
+        selection.end_pass([look(x + 9, selection.search)])
