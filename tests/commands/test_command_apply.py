@@ -71,8 +71,8 @@ CALLS = [
     ("robust_norm", ("--factor", "normal"), {"factor": "normal"}),
     (
         "robust_norm",
-        ("--axis", "0", "1", "--scale", "0.1,0.9", "--center", "mean", "--method", "hazen"),
-        {"axis": (0, 1), "scale": (0.1, 0.9), "center": "mean", "method": "hazen"},
+        ("--axis", "0", "1", "--scale", "0.1,0.9", "--center", "mean", "--eps", "0.5"),
+        {"axis": (0, 1), "scale": (0.1, 0.9), "center": "mean", "eps": 0.5},
     ),
 ]
 
@@ -83,6 +83,15 @@ CALLS = [
 def test_same_bits_as_in_memory(capsys, monkeypatch, method, options, keywords, order, slab):
     monkeypatch.setattr(npy, "SLAB", slab)
     check(capsys, draw(IMAGES, order=order), method, *options, **keywords)
+
+
+def test_a_method_of_quantiles_beside_the_norm(capsys):
+    x = draw(IMAGES)
+    np.save("x.npy", x)
+    words = "robust_norm", "x.npy", "y.npy", "--method", "hazen", "--scale", "iqr"
+    assert apply(capsys, *words) == (0, "")
+    expected = numnorm.robust_norm(x, scale="iqr", method="hazen")
+    assert bits(np.load("y.npy")) == bits(expected)
 
 
 @pytest.mark.parametrize("block_size", ["1e-5", "0.001", "0.003", "64"])
