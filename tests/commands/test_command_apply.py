@@ -71,7 +71,7 @@ CALLS = [
     ("robust_norm", ("--factor", "normal"), {"factor": "normal"}),
     (
         "robust_norm",
-        ("--axis", "0", "1", "--scale", "0.1,0.9", "--center", "mean", "--eps", "0.5"),
+        ("--axis", "0", "1", "--scale", "0.1", "0.9", "--center", "mean", "--eps", "0.5"),
         {"axis": (0, 1), "scale": (0.1, 0.9), "center": "mean", "eps": 0.5},
     ),
 ]

@@ -18,7 +18,6 @@ from numnorm.commands.apply.run import BLOCK_SIZE, apply
 from numnorm.commands.outputs import check_file, is_begun
 from numnorm.commands.terminal import CommandError, CommandParser
 from numnorm.derived import parameter_texts, parameters_of
-from numnorm.norms.order_statistics import METHODS
 
 _DESCRIPTION = """\
 Normalize the array in INPUT and write the result to OUTPUT. Each is an .npy file, a directory of
@@ -128,15 +127,6 @@ def _parser(argv: Sequence[str]) -> CommandParser:
     return parser
 
 
-def _words(text: str) -> Any:
-    """Return a number, or several that are separated by commas; any other text as it is."""
-    try:
-        numbers = tuple(map(float, text.split(",")))
-    except ValueError:
-        return text
-    return numbers if len(numbers) > 1 else numbers[0]
-
-
 _POLICIES = "propagate", "omit", "raise"
 _DESCRIBED: dict[str, dict[str, Any]] = {
     "gamma": {"metavar": "FILE", "help": "gain, an .npy file (default: 1)"},
@@ -146,17 +136,7 @@ _DESCRIBED: dict[str, dict[str, Any]] = {
     "groups": {"help": "number of groups of channels"},
     "eps": {"help": "default: that of the function"},
     "nan_policy": {"choices": _POLICIES, "help": "default: propagate"},
-    "scale": {
-        "type": _words,
-        "help": "C of ada_norm (default: 1); of robust_norm mad, iqr, range or two quantiles as "
-        "0.05,0.95 (default: mad)",
-    },
-    "factor": {"type": _words, "help": "of robust_norm: a number or normal (default: 1)"},
-    "method": {
-        "choices": tuple(METHODS),
-        "dest": "quantile_method",  # `method` is the norm
-        "help": "of robust_norm (default: linear)",
-    },
+    "scale": {"help": "C of ada_norm (default: 1)"},
     "k": {"help": "k of ada_norm (default: 0.1)"},
     "ddof": {
         "help": "of ada_norm and standard_normal_variate: the variance is over N - DDOF "
@@ -164,12 +144,7 @@ _DESCRIBED: dict[str, dict[str, Any]] = {
     },
     "eps_in": {"choices": ("variance", "std"), "help": "default: variance"},
     "window": {"metavar": "STEPS", "help": "of moving_norm"},
-    "center": {
-        "type": _words,
-        "nargs": "?",
-        "const": True,
-        "help": "moving_norm: around their steps; robust_norm: median, mean or a number",
-    },
+    "center": {"help": "around their steps"},
     "min_window": {"metavar": "STEPS", "help": "default: 1"},
     "with_std": {"help": "moving_norm: subtract the mean alone"},
     "with_mean": {"help": "batch_norm: divide by the deviation about the mean alone"},
@@ -268,8 +243,7 @@ def _options(arguments: Namespace) -> dict[str, Any]:
     """Return the keywords of the norm that are given; raise if it does not have one of them."""
     known = OPTIONS[arguments.norm]
     every = {name for options in OPTIONS.values() for name in options}
-    given = {**vars(arguments), "method": arguments.quantile_method}
-    stated = {name: value for name, value in given.items() if value is not None}
+    stated = {name: value for name, value in vars(arguments).items() if value is not None}
     for name in sorted(every & stated.keys() - set(known)):
         own = ", ".join(_flag(each, _is_switch(each)) for each in known)
         raise CommandError(
