@@ -33,8 +33,9 @@ NOTHING, MAD, QUANTILES, RANGE = range(4)
 CENTER, SCALE, HIGH, LOW, OF_CENTER, OF_SCALE, OF_UPPER, COUNT, FOUND = 0, 1, 2, 3, 4, 7, 10, 13, 14
 # Of these, the first ones that a forward pass stores.
 STORED = 2
-# The most rows that are done at once.
-ROWS_AT_ONCE = 16
+# The most rows that are done at once, and how many elements lie between them: rows of 4096 bytes
+# would evict each other from the first-level cache.
+ROWS_AT_ONCE = APART = 16
 
 _LANES = 8
 _place, _between = inlined(formulas.quantile_place), inlined(formulas.between)
@@ -274,7 +275,9 @@ def _make_gathered(element_type: ElementType, weighted: bool) -> Callable[..., A
             begin = ((outer * times_along + a) * between + inner) * along
             for j in range(size):
                 for b in range(along):
-                    values[j * width + a * along + b] = to_compute(x[begin + j * along + b])
+                    values[j * (width + APART) + a * along + b] = to_compute(
+                        x[begin + j * along + b]
+                    )
 
     @inlined
     def chosen(arrays, place, strides, values, shares, counts, omit):
@@ -297,8 +300,8 @@ def _make_gathered(element_type: ElementType, weighted: bool) -> Callable[..., A
                     if weighted:
                         weight = weights[(first + j) * strides[1] + a * along + b]
                         counts_too = counts_too and weight > 0.0
-                        shares[j * width + count] = weight if counts_too else 0.0
-                    values[j * width + count] = value
+                        shares[j * (width + APART) + count] = weight if counts_too else 0.0
+                    values[j * (width + APART) + count] = value
                     count += 1 if counts_too else 0
                 counts[j] = count
 
@@ -310,7 +313,7 @@ def _make_gathered(element_type: ElementType, weighted: bool) -> Callable[..., A
         copied(arrays[0], place, values, counts)
         if omit:
             for j in range(place[2]):
-                counts[j] = _without_missing(values, j * counts[j], counts[j])
+                counts[j] = _without_missing(values, j * (counts[j] + APART), counts[j])
 
     return gathered
 
@@ -424,8 +427,8 @@ def make_order_kernel(element_type: ElementType, weighted: bool) -> Kernel:
         columns, width = numbers[12], times_along * along
         blocks = (between + block - 1) // block
         groups = outer * blocks
-        part, values = doubles((width,), 0), reals((0 if direct else block * width,), 0)
-        shares = doubles((block * width if weighted else 0,), 0)
+        part, values = doubles((width,), 0), reals((0 if direct else block * (width + APART),), 0)
+        shares = doubles((block * (width + APART) if weighted else 0,), 0)
         beside = doubles((width if weighted else 0,), 0)
         counts, found, divisors, sample, ordered = whole(), entries(), places(), ranks(), ranks()
         shape, fills = (times_along, between, along), (options[7], options[8])
@@ -436,7 +439,7 @@ def make_order_kernel(element_type: ElementType, weighted: bool) -> Kernel:
             if not direct:
                 gathered((x, keep, weights), place, strides, values, shares, counts, omit)
             for j in range(size):
-                start = (row + j) * width if direct else j * width
+                start = (row + j) * width if direct else j * (width + APART)
                 count = width if direct else counts[j]
                 given = source_of(x, values, direct), start, count, shares
                 scratch = part, beside, (sample, ordered)
