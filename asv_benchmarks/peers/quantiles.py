@@ -29,12 +29,12 @@ from .report import as_markdown
 SHAPES = [
     (1_000, 1),
     (1_000, 100),
-    (1_000, 10_000),
+    (1_000, 1_000),
     (100_000, 1),
     (100_000, 30),
-    (100_000, 300),
+    (100_000, 100),
     (1_000_000, 1),
-    (1_000_000, 30),
+    (1_000_000, 10),
     (10_000_000, 1),
 ]
 QUICK = SHAPES[:2]
@@ -153,7 +153,7 @@ def _rows(shape: tuple[int, int], rounds: int) -> Iterator[list[str]]:
     """Yield the rows of the table for one array."""
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     for task, calls in TASKS.items():
-        if "Dask" in task and shape[1] > 100:  # a graph for each column
+        if "Dask" in task and shape[1] > 10:  # a graph for each column
             calls = {name: call for name, call in calls.items() if name != "da.percentile"}
         bound = {name: partial(call, x) for name, call in calls.items()}
         for name, call in bound.items():
@@ -244,14 +244,14 @@ def main() -> None:
     """Print the tables, and write them."""
     parser = argparse.ArgumentParser(prog="python -m peers.quantiles", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two arrays and 3 rounds, no memory")
-    parser.add_argument("--rounds", type=int, help="rounds for each case (9)")
+    parser.add_argument("--rounds", type=int, help="rounds for each case (5)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the file of the tables")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         _measure(*options.measure)
         return
-    rounds = options.rounds or (3 if options.quick else 9)
+    rounds = options.rounds or (3 if options.quick else 5)
     head = ["float32, quantiles 0.25, 0.5, 0.75", "numnorm, ms", *(f"{n}, ratio" for n in PEERS)]
     shapes = QUICK if options.quick else SHAPES
     with numnorm.num_threads(1):
