@@ -42,6 +42,7 @@ _NAMES = {
     ("order", "polynomial_order"): ("degree",),
     ("ref", "mean_spectrum"): ("reference",),
     ("sample_weight", "fweights", "w"): ("weights",),
+    ("interpolation",): ("method",),
 }
 # What to do instead, for functions that have a certain argument.
 _INSTEAD = {
@@ -51,6 +52,10 @@ _INSTEAD = {
         "weights",
         "use weights, times the number of elements over their sum if ddof is 1",
     ),
+    "quantile_range": ("factor", "use scale=(low, high), from 0 to 1"),
+    "unit_variance": ("factor", "use factor='normal'"),
+    "with_centering": ("factor", "use center=0"),
+    "with_scaling": ("factor", "use scale=None"),
     "span": ("alpha", "use alpha=2 / (span + 1)"),
     "com": ("alpha", "use alpha=1 / (1 + com)"),
     "halflife": ("alpha", "use alpha=1 - exp(-log(2) / halflife)"),

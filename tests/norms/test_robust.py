@@ -478,3 +478,18 @@ def test_errors(options, message):
 def test_statistics_of_another_shape_are_refused():
     with pytest.raises(ValueError, match="scales must have shape"):
         numnorm.robust_norm_backward(np.ones((2, 3)), np.ones((2, 3)), np.ones(2), np.ones(3))
+
+
+@pytest.mark.parametrize(
+    "keyword, advice",
+    [
+        ("quantile_range", r"use scale=\(low, high\), from 0 to 1"),
+        ("unit_variance", "use factor='normal'"),
+        ("with_centering", "use center=0"),
+        ("with_scaling", "use scale=None"),
+        ("interpolation", "use method"),
+    ],
+)
+def test_keyword_of_another_library(keyword, advice):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{keyword}': {advice}$"):
+        numnorm.robust_norm([1.0, 3.0], **{keyword: 1})
