@@ -33,6 +33,18 @@ def test_results_are_those_of_numpy(place, case):
     assert_same(places.PLACES[place](case), places.passes(case))
 
 
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        pytest.param(name, place, marks=MARKS.get(place, []))
+        for name, offered in places.OTHERS.items()
+        for place in offered
+    ],
+)
+def test_functions_beside_the_norms(name, place):
+    assert_same(places.OTHERS[name][place](name), places.others(name))
+
+
 def check_random_calls(place, rounds):
     calls = [case for case in places.cases() if places.reason(place, case) is None]
     for seed, case in enumerate(rounds * calls, 1):

@@ -18,6 +18,9 @@ from numnorm.norms.declared import SPECS
 from numnorm.norms.spec import COUNTING, NormSpec
 
 DIMS = "a", "b", "c"
+KEYWORDS = *COUNTING, "times"
+"""The keywords with which norms are called."""
+
 # What each family is called with, beside the arguments that a norm requires.
 _OF_FAMILY: dict[str, dict[str, Any]] = {
     "rows": {"axis": -1},
@@ -45,7 +48,7 @@ class Case(NamedTuple):
     ----------
     spec : NormSpec
     keyword : str
-        One of `numnorm.norms.spec.COUNTING`, or "" for none.
+        One of `KEYWORDS`, or "" for none.
     seed : int
         0 for arrays in which all that shares statistics has values; with another one, lengths, what
         is left out, labels and chunks are random.
@@ -102,6 +105,7 @@ class Case(NamedTuple):
             "fill": {"nan_policy": "omit", "fill": -7.0},
             "labels": {"labels": labels},
             "statistics": {"labels": labels},
+            "times": {"times": np.cumsum(rng.integers(0, 3, shape[0])).astype(np.float64)},
         }
         own = keywords[self.keyword]
         if self.keyword == "statistics":
@@ -109,7 +113,13 @@ class Case(NamedTuple):
             own["training"] = False
         if "nan_policy" in own:
             x[~mask] = np.nan
-        return {"x": like(x), **self.options, **own}
+        options = self.options
+        if self.keyword == "times" and self.spec.family == "windows":
+            options["window"] = 2.5
+        elif self.keyword == "times":
+            del options["alpha"]
+            options["halflife"] = 2.0
+        return {"x": like(x), **options, **own}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -144,7 +154,7 @@ def cases() -> Iterator[Case]:
     for spec in SPECS:
         taken = parameters_of(spec.function)
         yield Case(spec, "")
-        yield from (Case(spec, keyword) for keyword in COUNTING if keyword in taken)
+        yield from (Case(spec, keyword) for keyword in KEYWORDS if keyword in taken)
 
 
 def passes(case: Case, like: Callable[[Any], Any] = np.asarray) -> Results:
@@ -249,6 +259,85 @@ ON_DEVICE = "CUDA"
 """Arrays on a device: tests/cuda has their test, on the simulated device."""
 
 
+# The functions that are no norms
+
+
+def others(name: str, like: Callable[[Any], Any] = np.asarray) -> Results:
+    """Return the results of a function of `numnorm` that is no norm, for arrays by `like`."""
+    rng = np.random.default_rng(7)
+    x, mean, rstd = rng.normal(5, 2, (6, 4)), rng.normal(size=6), rng.uniform(1, 2, 6)
+    if name == "denormalize":
+        return [numnorm.denormalize(like(x), like(mean), like(rstd))]
+    if name == "quantiles":
+        return [numnorm.quantiles(like(x)).median()]
+    moments = numnorm.batch_moments(like(x))
+    return [moments.mean, moments.var()]
+
+
+def _others_of_dask(name: str) -> Results:
+    lazy = importlib.import_module("dask.array")
+    results = others(name, lambda array: lazy.from_array(array, chunks=2))
+    return [each.compute(scheduler="synchronous") for each in results]
+
+
+def _others_by_name(name: str, *, chunked: bool) -> Results:
+    xarray = importlib.import_module("xarray")
+    place = importlib.import_module("numnorm.xarray")
+
+    def like(array: Any) -> Any:
+        labelled = xarray.DataArray(array, dims=DIMS[: array.ndim])
+        return labelled.chunk(a=2) if chunked else labelled
+
+    arrays: list[Any] = []
+    others(name, lambda array: arrays.append(like(array)) or array)
+    if name == "denormalize":
+        return [place.denormalize(*arrays).values]
+    moments = place.batch_moments(*arrays, channel_dim="b")
+    return [moments.mean.values, moments.var().values]
+
+
+def _others_in(module: str, name: str) -> Results:
+    arrays: list[Any] = []
+    others(name, lambda array: arrays.append(array) or array)
+    return [np.asarray(getattr(importlib.import_module(module), name)(*arrays))]
+
+
+def _others_of_jax(name: str) -> Results:
+    with importlib.import_module("jax").enable_x64(True):
+        return _others_in("numnorm.jax", name)
+
+
+def _others_like(library: str, convert: str, name: str) -> Results:
+    results = others(name, getattr(importlib.import_module(library), convert))
+    return [np.asarray(each) for each in results]
+
+
+OTHERS: dict[str, dict[str, Callable[[str], Results]]] = {
+    "batch_moments": {
+        "Dask": _others_of_dask,
+        "xarray": lambda name: _others_by_name(name, chunked=False),
+        "xarray, lazy": lambda name: _others_by_name(name, chunked=True),
+        "array API": lambda name: _others_like("array_api_strict", "asarray", name),
+        "PyTorch": lambda name: _others_like("torch", "from_numpy", name),
+    },
+    "denormalize": {
+        "Dask": _others_of_dask,
+        "xarray": lambda name: _others_by_name(name, chunked=False),
+        "xarray, lazy": lambda name: _others_by_name(name, chunked=True),
+        "autograd": lambda name: _others_in("numnorm.autograd", name),
+        "array API": lambda name: _others_like("array_api_strict", "asarray", name),
+        "PyTorch": lambda name: _others_like("torch", "from_numpy", name),
+        "JAX": _others_of_jax,
+    },
+    "quantiles": {
+        "Dask": _others_of_dask,
+        "array API": lambda name: _others_like("array_api_strict", "asarray", name),
+        "PyTorch": lambda name: _others_like("torch", "from_numpy", name),
+    },
+}
+"""How functions that are no norms are called in the places that have them."""
+
+
 # What a place does not do
 
 
@@ -261,23 +350,32 @@ class Reason(NamedTuple):
     norms : tuple of str
     sentence : str
         It is in the message of the error.
+    keyword : str or None
+        That of the calls; None for all calls.
     """
 
     place: str
     norms: tuple[str, ...]
     sentence: str
+    keyword: str | None = None
 
 
 REASONS = tuple(
     Reason(ON_DEVICE, (norm,), f"{norm} is not supported on a device: copy x to the host first")
     for norm in ("emsc", "moving_robust_norm", "pcen", "robust_norm")
 )
+REASONS += tuple(
+    Reason(ON_DEVICE, (norm,), f"times of {norm} is not supported on a device", "times")
+    for norm in ("moving_norm", "exponential_norm")
+)
 
 
 def reason(place: str, case: Case) -> str | None:
     """Return the sentence that the error of a call has; None for a call that works."""
     for each in REASONS:
-        if each.place == place and case.spec.name in each.norms:
+        if each.place != place or case.spec.name not in each.norms:
+            continue
+        if each.keyword in (None, case.keyword):
             return each.sentence
     return None
 
@@ -290,9 +388,9 @@ _TOP = """\
 
 # What works where
 
-Each norm, in each place, with each keyword for missing values, weights and labels. All calls
-that are marked give the results of NumPy's arrays, and the same gradients where a place has
-gradients. The tests check each of them, and this page is made from these tests.
+Each norm, in each place, with each keyword for missing values, weights, labels and irregular steps.
+All calls that are marked give the results of NumPy's arrays, and the same gradients where a place
+has gradients. The tests check each of them, and this page is made from these tests.
 
 ## Keywords
 
@@ -304,11 +402,17 @@ gradients. The tests check each of them, and this page is made from these tests.
 
 {places}
 
+And the functions beside the norms:
+
+{others}
+
 A number stands for an error, with the sentence below: beside ✓ some calls raise it, alone all do.
 Lazy arrays are those of Dask, in any chunks. JAX means inside `jax.jit` and `jax.grad`, njit a
 function that Numba compiles, array API any library that has `from_dlpack`, and CUDA the arrays of
 CuPy, PyTorch, JAX and Numba on a device. `numnorm apply` runs all norms on files and takes
-`--nan-policy`. The estimators for scikit-learn are [listed by themselves](scikit_learn.md).
+`--nan-policy`. `batch_moments` also stands in functions that Numba compiles, and
+takes arrays on a device. It and `batch_norm` take [sparse matrices](norms/batch.md#sparse-columns)
+of SciPy. The estimators for scikit-learn are [listed by themselves](scikit_learn.md).
 """
 
 
@@ -318,7 +422,7 @@ def page() -> str:
     for case in cases():
         keywords_of[case.spec.name].append(case.keyword)
     keywords = [
-        [f"`{name}`", *("✓" if keyword in taken else "" for keyword in COUNTING)]
+        [f"`{name}`", *("✓" if keyword in taken else "" for keyword in KEYWORDS)]
         for name, taken in keywords_of.items()
     ]
     columns = ["NumPy", *PLACES, ON_DEVICE]
@@ -332,9 +436,14 @@ def page() -> str:
             raised = ", ".join(map(str, found))
             row.append(raised if all(sentences) else f"✓ {raised}".strip())
         places.append(row)
+    others_rows = [
+        [f"`{name}`", "✓", *("✓" if place in offered else "" for place in PLACES)]
+        for name, offered in OTHERS.items()
+    ]
     text = _TOP.format(
-        keywords=_table(["", *(f"`{keyword}`" for keyword in COUNTING)], keywords),
+        keywords=_table(["", *(f"`{keyword}`" for keyword in KEYWORDS)], keywords),
         places=_table(["", *columns], places),
+        others=_table(["", "NumPy", *PLACES], others_rows),
     )
     listed = [f"{number}. {sentence}" for sentence, number in numbers.items()]
     return "\n".join([text, *listed, ""]) if listed else text
