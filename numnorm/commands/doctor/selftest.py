@@ -127,6 +127,7 @@ def cases() -> list[Case]:
         Case("group_norm", _group, (image, channel, channel), {"eps": _EPS, "groups": _GROUPS}),
         Case("instance_norm", _instance, (image, channel, channel), {"eps": _EPS}),
         Case("weight_norm", _weight, (row, (5,))),
+        Case("robust_norm", _robust, (row,), {"eps": 1.0}),
         Case("moving_norm", _moving, (row,), {"eps": 1.0, "window": _WINDOW}),
         Case("moving_robust_norm", _moving_robust, (row,), {"eps": 1.0, "window": _ORDERED}),
         Case("exponential_norm", _exponential, (row,), {"alpha": _ALPHA, "initial": _INITIAL}),
@@ -246,14 +247,16 @@ def _moving(x: Array) -> Array:
     return result
 
 
-def _moving_robust(x: Array) -> Array:
-    result = np.empty_like(x)
-    for end in range(1, x.shape[1] + 1):
-        values = x[:, max(0, end - _ORDERED) : end]
-        deviations = values - np.median(values, axis=1, keepdims=True)
-        spread = np.median(np.abs(deviations), axis=1)
-        result[:, end - 1] = deviations[:, -1] / (spread + 1.0)
+def _robust(x: Array) -> Array:
+    deviations = x - np.median(x, axis=1, keepdims=True)
+    result: Array = deviations / (np.median(np.abs(deviations), axis=1, keepdims=True) + 1.0)
     return result
+
+
+def _moving_robust(x: Array) -> Array:
+    ends = range(1, x.shape[1] + 1)
+    windows = [x[:, max(0, end - _ORDERED) : end] for end in ends]
+    return np.stack([_robust(values)[:, -1] for values in windows], axis=1)
 
 
 def _exponential(x: Array) -> Array:
