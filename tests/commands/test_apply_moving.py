@@ -170,7 +170,10 @@ def test_a_test_set_with_missing_values(capsys, policy):
 
 ERRORS = [
     (("moving_norm",), "moving_norm needs --window"),
-    (("exponential_norm",), "exponential_norm needs --alpha"),
+    (
+        ("exponential_norm",),
+        "exactly one of alpha, span, com, halflife must be given, got none of them",
+    ),
     (
         ("moving_norm", "--window", 3, "--axis", 0, 1),
         "--axis must be one axis for moving_norm, got (0, 1)",
@@ -193,7 +196,7 @@ ERRORS = [
     (
         ("batch_norm", "--ddof", 1),
         "--ddof is not for batch_norm, which takes --gamma, --beta, --channel-axis, --eps, "
-        "--nan-policy, --statistics, --save-statistics",
+        "--no-with-mean, --clip, --nan-policy, --statistics, --save-statistics",
     ),
     (
         ("standard_normal_variate", "--eps", 0.1),

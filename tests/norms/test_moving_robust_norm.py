@@ -488,3 +488,16 @@ def test_a_state_of_another_stream():
         numnorm.moving_robust_norm_step([1.0], 4, state)
     with pytest.raises(TypeError, match="state must be a MovingState, got tuple"):
         numnorm.moving_robust_norm_step([1.0], 3, (1, 2))
+
+
+@pytest.mark.usefixtures("parallel_at_small_sizes")
+@pytest.mark.parametrize("window", [21, 300])
+def test_the_same_bytes_for_any_number_of_threads(window):
+    x = np.random.default_rng(8).normal(size=(700, 5))
+    dy, results = np.cos(x), []
+    for threads in (1, 2):
+        with numnorm.num_threads(threads):
+            forward = numnorm.moving_robust_norm_forward(x, window, axis=0)
+            dx = numnorm.moving_robust_norm_backward(dy, x, *forward[1:], window, axis=0)
+            results.append([array.tobytes() for array in (*forward, dx)])
+    assert results[0] == results[1]

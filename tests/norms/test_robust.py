@@ -493,3 +493,16 @@ def test_statistics_of_another_shape_are_refused():
 def test_keyword_of_another_library(keyword, advice):
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{keyword}': {advice}$"):
         numnorm.robust_norm([1.0, 3.0], **{keyword: 1})
+
+
+@pytest.mark.usefixtures("parallel_at_small_sizes")
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_same_bytes_for_any_number_of_threads(axis):
+    x = np.random.default_rng(8).normal(size=(70, 90))
+    dy, results = np.cos(x), []
+    for threads in (1, 2):
+        with numnorm.num_threads(threads):
+            forward = numnorm.robust_norm_forward(x, axis=axis)
+            dx = numnorm.robust_norm_backward(dy, x, *forward[1:], axis=axis)
+            results.append([array.tobytes() for array in (*forward, dx)])
+    assert results[0] == results[1]

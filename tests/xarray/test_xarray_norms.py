@@ -299,7 +299,8 @@ def test_every_norm_is_there():
     norms = {name.removesuffix("_backward") for name in numnorm.__all__ if "_backward" in name}
     assert set(named.__all__) == norms | {"batch_moments", "Moments", "GroupMoments"}
     assert sorted(named.__all__) == named.__all__
-    assert {case.partition(" ")[0] for case in CASES} == norms
+    # The way back is no norm, and has a test file of its own.
+    assert {case.partition(" ")[0] for case in CASES} == norms - {"denormalize"}
 
 
 @pytest.mark.parametrize("chunks", [None, {"sample": 1}])

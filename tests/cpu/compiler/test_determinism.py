@@ -67,8 +67,8 @@ def test_bytes_of_the_parallel_kernels_on_arrays_of_any_size(serial, layer):
 def test_every_norm_and_dtype_is_among_the_cases():
     norms = {case.norm for case in CASES.values()}
     # These are divided by other sizes, and have tests of threads of their own in tests/norms.
-    moving = {"moving_norm", "exponential_norm"}
-    assert norms == {n for n in numnorm.__all__ if n.endswith("_norm")} - moving
+    others = {"moving_norm", "moving_robust_norm", "exponential_norm", "robust_norm"}
+    assert norms == {n for n in numnorm.__all__ if n.endswith("_norm")} - others
     dtypes = {case.dtype for case in CASES.values()}
     assert dtypes == {"float16", "bfloat16", "float32", "float64"}
     for norm in norms:
