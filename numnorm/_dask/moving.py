@@ -168,8 +168,8 @@ def _in_windows(function: Callable[..., Any], given: _Given, *, backward: bool) 
 def _in_timed_windows(function: Callable[..., Any], given: _Given, *, backward: bool) -> Any:
     """Return a pass of a norm by windows that last a duration.
 
-    Each block takes the steps that its windows hold, or with gradients those of the windows that
-    hold its steps.
+    A block of a forward pass reads all steps in its windows. A block of gradients reads all
+    windows with a step of the block.
     """
     x, axis, options = given.arrays["x"], given.axis, given.options
     times, closed, center = options["times"], options["closed"], options["center"]

@@ -154,7 +154,7 @@ def _divided_in_memory(quantiles: Quantiles, like: LazyQuantiles) -> Any:
 
 
 def _divided(one: Any, chunks: Chunks) -> Any:
-    """Return a lazy array of one `Quantiles` as one of those of blocks of channels."""
+    """Divide the `Quantiles` of all channels, one lazy object, into an object for each block."""
     library = library_of(one)
     places = np.empty(tuple(map(len, chunks)), object)
     for index in np.ndindex(places.shape):

@@ -137,7 +137,7 @@ def last_time(times: Any, before: Any) -> Any:
 
 
 def fading_by(times: Any, halflife: Any, before: Any, *, gone: bool) -> Any:
-    """Return what is left of a weight at each step, and behind all that 1 less what is left.
+    """Return the factor by which each step reduces older weights, and after all 1 less each factor.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def fading_by(times: Any, halflife: Any, before: Any, *, gone: bool) -> Any:
     before : scalar or None
         The time of the step before the first one; None if there is none.
     gone : bool
-        Whether the second half is needed, or else left empty.
+        Whether the second half is needed; otherwise it is left empty.
     """
     if before is not None:
         if times.size and times[0] < before:

@@ -106,8 +106,8 @@ class Decay:
     eps : float
         The least deviation.
     fading : array of float64, optional
-        Where steps have times, what is left of older weights at each step, and behind all that
-        1 less what is left; alpha has no meaning then.
+        Where steps have times: the factor by which each step reduces all older weights, for all
+        steps, then 1 less each factor. Alpha has no meaning then.
     """
 
     alpha: float

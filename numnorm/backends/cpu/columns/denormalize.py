@@ -23,7 +23,7 @@ from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of,
 from numnorm.backends.cpu.simd.functions import reciprocal, unless_zero
 from numnorm.backends.cpu.simd.vector import multiply_add
 
-# Rows are taken in pieces of so many elements, which parts of the work may share.
+# The most elements of a piece of a row. The parts of the work are cut between pieces.
 _PIECE = 4096
 # Rows of fewer elements are joined, where the same numbers repeat from row to row.
 _JOINED = 256

@@ -139,7 +139,7 @@ def _through_scale(ranked, values, taken, state, places, center, gradient, targe
 def _sums(arrays, channel, inner, end, last, windows, flags, options):
     """Add the gradients of the steps of a window through their own values to the target.
 
-    Return those of the median and of the scale, which are NaN or 0 if they pass on nothing.
+    Return the gradients of the median and of the scale: 0, or NaN, if the window passes none on.
     """
     dy, x, median, scales, target = arrays
     begin, _, shift, early, late = windows

@@ -37,7 +37,7 @@ def _plain_exchanged(left: Any, own: Any, right: Any, old: Any, new: Any) -> Any
 def _exchanged(typing_context, left, own, right, old, new):
     """Return elements of a sorted list after `old` has left it and `new` has entered.
 
-    `left` and `right` are the elements beside those of `own`.
+    `own` are the elements at eight places, `left` and `right` the ones a place before and after.
     """
 
     def generate(context, builder, signature, arguments):
@@ -124,8 +124,8 @@ def make_narrow_order_kernel(element_type: ElementType) -> Kernel:
     """Return a kernel ``(x, keep, y, median, scales, numbers, options, parts)``.
 
     It normalizes each step by the order statistics of its window. ``keep`` is 0 for a step that is
-    missing. ``numbers`` and ``options`` are those of `unpacked`; these are the two quantiles, the
-    factor, eps, and the first two numbers of the method.
+    missing. `unpacked` says what ``numbers`` and ``options`` hold. The options are two quantiles,
+    the factor, eps, and the first two numbers of the method.
     """
     empty, put = make_aligned_zeros(np.float64, 1, True), make_put(element_type)
 

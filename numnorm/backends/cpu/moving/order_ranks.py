@@ -196,9 +196,9 @@ def _copied(keys, steps, count, to_keys, to_steps):
 
 @shared
 def sort(keys, steps, count, more_keys, more_steps, places):
-    """Sort so many keys with their steps.
+    """Sort the first `count` keys, and their steps with them.
 
-    The other two lists have room for as many, and `places` for each digit.
+    `more_keys` and `more_steps` are scratch for `count` elements, `places` for the digits' counts.
     """
     if count < _RADIX_LEAST:
         if _merge_sort(keys, steps, count, more_keys, more_steps):

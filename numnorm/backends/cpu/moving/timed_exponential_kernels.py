@@ -31,8 +31,7 @@ _LEAST_SHARE = 1e-300
 def make_timed_shares_kernel(across: bool) -> Kernel:
     """Return a kernel ``(keep, fading, shares, state, after, shape, counts, adjust)``.
 
-    ``fading`` has what is left of a weight at each step, and behind all that 1 less that. The other
-    arguments are as for `make_shares_kernel`.
+    ``fading`` is that of `Decay`. The other arguments are as for `make_shares_kernel`.
     """
     access, at_least = lane_access(MASK, across), make_at_least(_LEAST_SHARE)
     read, read_state, write = access.read, access.read_statistic, access.write_statistic
