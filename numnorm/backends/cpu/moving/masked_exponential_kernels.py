@@ -130,10 +130,42 @@ def make_masked_exponential_kernel(element_type: ElementType, across: bool) -> K
     channel before its first value has a mean of NaN. The other arguments are as for
     `make_exponential_kernel`; `after` gets no weight.
     """
+
+    @inlined
+    def taken(value, statistics, share, rest):
+        mean, lost, variance = statistics
+        value = where_at_most(value, LEAST_SHARE, share)
+        # A first value leaves nothing, and replaces statistics that may be NaN.
+        mean = where_at_most(mean, _LEAST_REST, rest) + where_at_most(value, rest, 0.0)
+        lost = where_at_most(lost, _LEAST_REST, rest)
+        variance = where_at_most(variance, _LEAST_REST, rest)
+        value = value + where_at_most(mean, share, 0.0)
+        return advance_each(value, (mean, lost, variance), share, rest)
+
     access = lane_access(element_type, across)
-    read, output, first_block = access.read, make_outputs(access), _make_first_block(access)
+    functions = _make_first_block(access), make_share_of(access, True), taken
+    return make_kernel_of_shares("missing_exponential", element_type, across, functions)
+
+
+def make_kernel_of_shares(
+    name: str, element_type: ElementType, across: bool, functions: tuple[Any, Any, Any]
+) -> Kernel:
+    """Return a kernel whose steps have shares that are stored.
+
+    Parameters
+    ----------
+    name : str
+    element_type : ElementType
+    across : bool
+    functions : tuple of callable
+        ``first_block(arrays, shares, starts, stride, count, eps)``, which normalizes the first
+        steps; what `make_share_of` returns; and ``taken(value, statistics, share, rest)``, which
+        returns the statistics with a new value, and its deviation from the mean.
+    """
+    first_block, share_of, taken = functions
+    access = lane_access(element_type, across)
+    read, output = access.read, make_outputs(access)
     read_state, write_state = access.read_statistic, access.write_statistic
-    share_of = make_share_of(access, True)
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
 
     @inlined
@@ -144,14 +176,8 @@ def make_masked_exponential_kernel(element_type: ElementType, across: bool) -> K
         variance = read_state(state, columns, 2 * channels)
         for t in range(steps):
             share, rest = share_of(shares, starts, t, t * stride)
-            value = where_at_most(read(arrays[0], starts, t * stride), LEAST_SHARE, share)
-            # A first value leaves nothing, and replaces statistics that may be NaN.
-            mean = where_at_most(mean, _LEAST_REST, rest) + where_at_most(value, rest, 0.0)
-            lost = where_at_most(lost, _LEAST_REST, rest)
-            variance = where_at_most(variance, _LEAST_REST, rest)
-            value = value + where_at_most(mean, share, 0.0)
-            before = mean, lost, variance
-            (mean, lost, variance), deviation = advance_each(value, before, share, rest)
+            value = read(arrays[0], starts, t * stride)
+            (mean, lost, variance), deviation = taken(value, (mean, lost, variance), share, rest)
             if t >= initial:
                 output(arrays, starts, t * stride, deviation, mean, rstd_of(variance, eps))
         write_state(after, columns, 0, mean)
@@ -170,5 +196,6 @@ def make_masked_exponential_kernel(element_type: ElementType, across: bool) -> K
                 first_block(arrays, both, starts, stride, min(initial, steps), eps)
             steps_of(arrays, both, states, starts, columns, stride, steps, initial, eps)
 
-    name = f"moving.missing_exponential.{'across' if across else 'along'}.{element_type.name}"
-    return make_kernel(name, kernel)
+    return make_kernel(
+        f"moving.{name}.{'across' if across else 'along'}.{element_type.name}", kernel
+    )

@@ -12,12 +12,10 @@ from numnorm.backends.cpu.moving.exponential_kernels import (
     advance,
     halves,
     make_first_block,
-    make_outputs,
     make_share_of,
-    rstd_of,
 )
 from numnorm.backends.cpu.moving.lanes import LANES, lane_access, make_locate
-from numnorm.backends.cpu.moving.masked_exponential_kernels import adjusted
+from numnorm.backends.cpu.moving.masked_exponential_kernels import adjusted, make_kernel_of_shares
 from numnorm.backends.cpu.moving.missing_steps import HALF, MASK
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import make_at_least, where_at_most
@@ -84,38 +82,11 @@ def make_timed_exponential_kernel(element_type: ElementType, across: bool) -> Ke
     leaves of 1. The other arguments are as for `make_exponential_kernel`; `after` gets no weight.
     """
     access = lane_access(element_type, across)
-    read, output, first_block = access.read, make_outputs(access), make_first_block(access)
-    read_state, write_state = access.read_statistic, access.write_statistic
-    share_of = make_share_of(access, False)
-    locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
+    first_of_all = make_first_block(access)
 
     @inlined
-    def steps_of(arrays, shares, states, starts, columns, stride, steps, initial, eps):
-        state, after = states
-        channels = state.size // 3
-        mean, lost = read_state(state, columns, 0), read_state(state, columns, channels)
-        variance = read_state(state, columns, 2 * channels)
-        for t in range(steps):
-            share, rest = share_of(shares, starts, t, t * stride)
-            value = read(arrays[0], starts, t * stride)
-            (mean, lost, variance), deviation = advance(value, (mean, lost, variance), share, rest)
-            if t >= initial:
-                output(arrays, starts, t * stride, deviation, mean, rstd_of(variance, eps))
-        write_state(after, columns, 0, mean)
-        write_state(after, columns, channels, lost)
-        write_state(after, columns, 2 * channels, variance)
+    def first_block(arrays, shares, starts, stride, count, eps):
+        first_of_all(arrays, starts, stride, count, eps)
 
-    def kernel(x, shares, y, mean, rstd, state, after, shape, counts, eps, first, last):
-        steps, stride = shape[1], shape[2]
-        groups, initial, parts = counts
-        starts, columns, both = scratch(), scratch(), halves(shares)
-        arrays, states = (x, y, mean, rstd), (state, after)
-        for group in range(groups * first // parts, groups * last // parts):
-            locate(group, shape, 1, 0, 0, starts)
-            locate(group, (shape[0], 1, stride), 1, 0, 0, columns)
-            if initial > 0:
-                first_block(arrays, starts, stride, min(initial, steps), eps)
-            steps_of(arrays, both, states, starts, columns, stride, steps, initial, eps)
-
-    name = f"moving.timed_exponential.{'across' if across else 'along'}.{element_type.name}"
-    return make_kernel(name, kernel)
+    functions = first_block, make_share_of(access, False), advance
+    return make_kernel_of_shares("timed_exponential", element_type, across, functions)
