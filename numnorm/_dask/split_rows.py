@@ -29,15 +29,12 @@ from numnorm._dask.row_moments import (
 )
 from numnorm._dask.whole_rows import aligned_statistic, parameter_gradient
 from numnorm.arguments import result_dtype
-from numnorm.backends.contract.norms import Detached
+from numnorm.backends.contract.norms import SMALLEST_VARIANCE, Detached
 from numnorm.backends.formulas.norms import input_gradient
 from numnorm.norms.ada import adaptive, adaptive_gradient
 
 # float32 takes no larger factor.
 _LARGEST_FACTOR = 1e37
-
-# Below it the sum of squares has lost digits.
-_LEAST_VARIANCE = 1e-301
 
 
 class RowNorm(NamedTuple):
@@ -147,7 +144,7 @@ def _scales(total: Total, norm: RowNorm) -> tuple[Any, Any]:
             squares = squares + moments.count * moments.mean * moments.mean
         divisor = 1.0 if norm.length else divisor_of(moments.count, ddof, total.exponent)
         variance = squares / divisor + eps
-        lost = (squares == np.inf) | ((squares > 0.0) & (variance < _LEAST_VARIANCE))
+        lost = (squares == np.inf) | ((squares > 0.0) & (variance < SMALLEST_VARIANCE))
         deviation = np.where(lost, np.nan, np.sqrt(variance) + eps_on_deviation)
         return deviation, _reciprocal(deviation)
 

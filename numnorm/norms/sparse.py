@@ -17,6 +17,7 @@ from numnorm.arguments import (
 )
 from numnorm.array_likes import as_plain_array
 from numnorm.backends import backend_of
+from numnorm.backends.contract.norms import SMALLEST_VARIANCE
 from numnorm.backends.contract.sparse import Samples, Stored
 from numnorm.layouts import column_layout, normalized_axes
 from numnorm.norms.labels import check_no_running, checked_labels, no_labels, stored_statistics
@@ -33,8 +34,6 @@ from numnorm.norms.running import bessel_correction, given_statistics, new_batch
 from numnorm.norms.weighted import POLICIES
 
 _FLOAT64 = np.dtype(np.float64)
-# Squares with a smaller mean may have lost digits in float64.
-_SMALLEST_VARIANCE = 1e-301
 
 
 def is_sparse(x: Any) -> bool:
@@ -294,7 +293,7 @@ def _reciprocal_deviations(variance: Any, eps: float) -> Any:
     """Return ``1 / sqrt(variance + eps)``: 0 where that is 1 / 0, NaN where digits are lost."""
     with np.errstate(all="ignore"):
         total = variance + eps
-        outside = ((variance > 0.0) & (total < _SMALLEST_VARIANCE)) | (total == np.inf)
+        outside = ((variance > 0.0) & (total < SMALLEST_VARIANCE)) | (total == np.inf)
         rstd = np.where(total == 0.0, 0.0, 1.0 / np.sqrt(np.where(total == 0.0, 1.0, total)))
         return np.where(outside, np.nan, rstd)
 

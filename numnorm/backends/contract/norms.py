@@ -18,6 +18,9 @@ class Names(NamedTuple):
 
 _DEFAULT_NAMES = Names()
 
+SMALLEST_VARIANCE = 1e-301
+"""Below this variance squares have lost digits to underflow in float64."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Formula:

@@ -42,9 +42,7 @@ MOVING = {
 One with parameters computes with another one's kernels.
 """
 
-ORDER = tuple(
-    spec.name for spec in SPECS if spec.family == "rows" and not (spec.norm or spec.constants)
-)
+ORDER = ("robust_norm",)
 """The norms of rows by order statistics."""
 
 CELLS = tuple(rnn_cells.CELLS)

@@ -12,6 +12,7 @@ import numpy as np
 
 from numnorm.arguments import check_float, check_shape
 from numnorm.array_likes import as_plain_array, check_on_host, check_writable, writable_view
+from numnorm.backends.contract.norms import SMALLEST_VARIANCE
 from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
 from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
 from numnorm.backends.cpu.memory.kernel_arrays import window
@@ -27,8 +28,6 @@ _moved = inlined(moved)
 
 # Weights of the sum 1, the commonest, may add up to a little more: W - 1 is rounding then.
 _ROUNDED_UP = 1.0 + 1e-9
-# Squares with a sum below this may have lost digits in float64.
-_SMALLEST_VARIANCE = 1e-301
 
 
 @inlined
@@ -42,7 +41,7 @@ def fill_reciprocal_deviations(m2: Any, divisor: float, eps: float, rstd: Any) -
     for c in range(rstd.size):
         variance = np.float64(m2[c]) / divisor
         total = variance + eps
-        lost = (m2[c] > 0.0) & (total < _SMALLEST_VARIANCE)
+        lost = (m2[c] > 0.0) & (total < SMALLEST_VARIANCE)
         outside = lost | (total < 0.0) | (total == np.inf)
         reciprocal = 1.0 / math.sqrt(1.0 if outside | (total == 0.0) else total)
         rstd[c] = 0.0 if total == 0.0 else (np.nan if outside else reciprocal)

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from numnorm.arguments import check_shape
+from numnorm.backends.contract.norms import SMALLEST_VARIANCE
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
     as_companion,
@@ -38,8 +39,7 @@ _THREADS = 128
 _ZERO, _ONE, _INFINITY, _NAN = (
     constant(FLOAT64, v) for v in (0.0, 1.0, float("inf"), float("nan"))
 )
-# Below this variance squares lose digits to underflow in float64.
-_SMALLEST_VARIANCE = constant(FLOAT64, 1e-301)
+_SMALLEST_VARIANCE = constant(FLOAT64, SMALLEST_VARIANCE)
 
 
 def make_reciprocal(of: ElementType) -> Kernel:
