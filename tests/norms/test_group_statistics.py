@@ -43,6 +43,59 @@ def test_statistics_of_sequences_of_different_lengths(offset, dtype):
             np.testing.assert_allclose(moments.std(), own.std(axis=0), **tolerance)
 
 
+def check_random_sequences(number):
+    """Statistics of sequences of any lengths, merged in any order, against the definition."""
+    rng = np.random.default_rng([number, 7])
+    dtype = np.dtype(rng.choice(["f4", "f8"]))
+    channels, offset = int(rng.integers(1, 5)), rng.choice([0.0, 1e3, 1e7])
+    lengths = rng.integers(0, 9, rng.integers(1, 12))
+    names = rng.integers(-2, 3, len(lengths))
+    scale = rng.choice([0.0, 1e-3, 1.0])  # 0: constants
+    x = (offset + scale * rng.normal(size=(lengths.sum(), channels))).astype(dtype)
+    sequences = np.split(x, np.cumsum(lengths)[:-1])
+    one_by_one = {}
+    for name, frames in zip(names.tolist(), sequences, strict=True):
+        one_by_one[name] = numnorm.batch_moments(frames, after=one_by_one.get(name))
+    found = numnorm.GroupMoments.from_moments(one_by_one)
+    labels = np.repeat(names, lengths)
+    # A few units in the last place of the type of the squares.
+    rounding = 16 * np.finfo(dtype).eps
+    exact = x.astype(np.longdouble)
+    for name in found.labels:
+        own, moments = exact[labels == name], found[name]
+        assert (moments.count == len(own)).all()
+        if len(own):
+            # Deviations are rounded in their type, and the mean to float64.
+            close = {"rtol": 1e-15, "atol": rounding * float(own.std(axis=0).max())}
+            np.testing.assert_allclose(moments.mean, np.float64(own.mean(axis=0)), **close)
+            m2 = ((own - own.mean(axis=0)) ** 2).sum(axis=0)
+            np.testing.assert_allclose(moments.m2, np.float64(m2), rtol=rounding)
+    if len(x):
+        total = found.total()
+        close = {"rtol": 1e-15, "atol": rounding * float(exact.std(axis=0).max())}
+        np.testing.assert_allclose(total.mean, np.float64(exact.mean(axis=0)), **close)
+        m2 = ((exact - exact.mean(axis=0)) ** 2).sum(axis=0)
+        np.testing.assert_allclose(total.m2, np.float64(m2), rtol=rounding)
+        y = numnorm.batch_norm(x, labels=labels, statistics=found, eps=1.0)
+        for name in np.unique(labels):
+            own = exact[labels == name]
+            expected = (own - own.mean(axis=0)) / np.sqrt(own.var(axis=0) + 1)
+            # The stored mean is rounded to float64.
+            near = {"rtol": rounding, "atol": rounding + 2.0**-52 * offset}
+            np.testing.assert_allclose(y[labels == name], np.float64(expected), **near)
+
+
+def test_any_sequences_have_the_statistics_of_the_definition():
+    for number in range(50):
+        check_random_sequences(number)
+
+
+@pytest.mark.slow
+def test_2000_lists_of_sequences_have_the_statistics_of_the_definition():
+    for number in range(1000, 3000):
+        check_random_sequences(number)
+
+
 def test_sequences_are_normalized_as_by_labels():
     sequences = utterances(1e3)
     labels = np.repeat(NAMES, LENGTHS)
@@ -127,11 +180,15 @@ def test_a_label_that_is_not_there_takes_the_statistics_of_all():
 # A prior of a stream
 
 
-def by_definition(x, alpha, mean, variance, steps, eps):
-    """Exponential norm after `steps` steps with a mean and a variance, in extended precision."""
+def by_definition(x, alpha, mean, variance, steps, eps, lost=0.0):
+    """Exponential norm after `steps` steps with a mean and a variance, in extended precision.
+
+    `lost` is what the mean lost when it was rounded.
+    """
     weight, alpha = np.longdouble(steps), np.longdouble(alpha)
-    mean, variance, rows = np.longdouble(mean), np.longdouble(variance), []
-    for values in x.astype(np.longdouble):
+    # Without the offset, of which extended precision has 1e-12 at 1e7.
+    mean, variance, rows = np.longdouble(mean) - x[0] + lost, np.longdouble(variance), []
+    for values in x.astype(np.longdouble) - x[0]:
         weight = 1 + (1 - alpha) * weight
         mean = mean + (values - mean) / weight
         variance = variance + ((values - mean) ** 2 - variance) / weight
@@ -152,6 +209,38 @@ def test_a_stream_with_a_prior(offset, steps, missing):
     expected = by_definition(x, 0.02, known.mean, known.var(), steps, 1e-9)
     # The mean of the definition lacks what the rounding of the known mean lost: 1e-9 at 1e7.
     np.testing.assert_allclose(np.concatenate(parts), expected, atol=1e-12 + 1e-15 * abs(offset))
+
+
+def check_random_prior(number):
+    rng = np.random.default_rng([number, 11])
+    dtype = np.dtype(rng.choice(["f4", "f8"]))
+    channels, steps = (int(n) for n in rng.integers(1, 5, 2))
+    offset, scale = rng.choice([0.0, -1e3, 1e7]), rng.choice([0.0, 1e-2, 1.0])
+    alpha, eps = rng.choice([1e-3, 0.1, 1.0]), 1e-3
+    seen = int(rng.integers(1, 30))
+    frames = (offset + scale * rng.normal(size=(seen + 10 * steps, channels))).astype(dtype)
+    known, x = numnorm.batch_moments(frames[:seen]), frames[seen:]
+    lasting = rng.choice([0.5, 1.0, 300.0])
+    state, parts = known.prior(lasting), []
+    for chunk in np.split(x, np.sort(rng.integers(0, len(x) + 1, 3))):
+        y, state = numnorm.exponential_norm_step(chunk, alpha, state, axis=0, eps=eps)
+        parts.append(y)
+    # What the rounding of the known mean lost is a part of it.
+    expected = by_definition(x, alpha, known.mean, known.var(), lasting, eps, known.mean_lo)
+    # Deviations from the mean are at most some tens, and are rounded in the type of the result.
+    rounding = 64 * np.finfo(dtype).eps
+    np.testing.assert_allclose(np.concatenate(parts), np.float64(expected), rounding, rounding)
+
+
+def test_any_stream_with_a_prior_agrees_with_the_definition():
+    for number in range(50):
+        check_random_prior(number)
+
+
+@pytest.mark.slow
+def test_2000_streams_with_a_prior_agree_with_the_definition():
+    for number in range(1000, 3000):
+        check_random_prior(number)
 
 
 def test_a_prior_is_the_state_after_steps_of_weight_1():
