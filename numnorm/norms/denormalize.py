@@ -44,7 +44,7 @@ class DenormalizedGradients(NamedTuple, Generic[Array]):
     dy : array
         The gradient with respect to y.
     dmean, drstd : array
-        Those with respect to the statistics; `dmean` is None if there was no mean.
+        Those with respect to the statistics; ``dmean`` is None if there was no mean.
     dgamma, dbeta : array or None
         Those with respect to gain and bias; None for what was not given.
 

@@ -37,15 +37,6 @@ class Quantiles:
     which an average of the quantiles of parts is not: stream the data in chunks, or distribute it
     over machines. They can be pickled, and `to_arrays` gives what `numpy.savez` takes.
 
-    Attributes
-    ----------
-    count : numpy.ndarray of int64
-        The number of values of each channel.
-    rank_error : float
-        0 if the quantiles are exact. Otherwise the quantile q of a channel lies between the exact
-        ones of ``q - rank_error`` and ``q + rank_error``, in 99 of 100 sketches. Where the
-        sketches of the channels differ, the largest one.
-
     Examples
     --------
     >>> import numnorm
@@ -78,12 +69,17 @@ class Quantiles:
 
     @property
     def count(self) -> Any:
-        """The number of values of each channel."""
+        """The number of values of each channel: an array of int64."""
         return self._count.reshape(self._shape)
 
     @property
     def rank_error(self) -> float:
-        """The largest error of rank, 0 if the quantiles are exact."""
+        """The largest error of rank; 0 if the quantiles are exact.
+
+        Else the quantile q of a channel lies between the exact ones of ``q - rank_error`` and
+        ``q + rank_error``, in 99 of 100 sketches. Where the sketches of the channels differ, this
+        is the largest one.
+        """
         if self._sketches is None:
             return 0.0
         return float(max((s.normalized_rank_error(False) for s in self._sketches), default=0.0))

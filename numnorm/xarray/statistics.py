@@ -102,7 +102,7 @@ class Moments(numnorm.Moments):
         Parameters
         ----------
         dataset : Dataset
-            With the variables `count`, `mean`, `m2` and `mean_lo`.
+            With the variables ``count``, ``mean``, ``m2`` and ``mean_lo``.
 
         Returns
         -------
@@ -213,8 +213,8 @@ class GroupMoments(numnorm.GroupMoments):
         Parameters
         ----------
         dataset : Dataset
-            With the variables `count`, `mean`, `m2` and `mean_lo`, whose first dimension is that of
-            the labels.
+            With the variables ``count``, ``mean``, ``m2`` and ``mean_lo``; their first dimension
+            is that of the labels.
 
         Returns
         -------
