@@ -12,6 +12,7 @@ To run it, in the folder of the sources: ``pip install '.[demo]'``, then
 """
 
 import matplotlib.cbook
+import matplotlib.dates
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -73,7 +74,9 @@ above.plot(day[outlier], traded[outlier], ".", color="C3")
 above.set(ylabel="shares, log2", title="recorded, the moving median, and outliers")
 below.plot(day, y, linewidth=0.6)
 below.axhspan(-LIMIT, LIMIT, color="C2", alpha=0.15)
-below.set(ylabel="deviations", xlabel="day")
+below.set(ylabel="deviations")
+below.xaxis.set_major_locator(matplotlib.dates.YearLocator())
+below.xaxis.set_major_formatter(matplotlib.dates.DateFormatter("%Y"))
 plt.show()
 
 # %%

@@ -225,8 +225,8 @@ def quantiles():
     averaged = np.mean([np.quantile(episode, 0.9) for episode in episodes])
     left.axvline(total.quantile(0.9)[0], color=GREEN, label="merged")
     left.axvline(averaged, color=RED, linestyle="--", label="averaged")
-    left.legend(title="quantile 0.9", fontsize="small", title_fontsize="small")
-    left.set(xlabel="value", yticks=[])
+    left.legend(title="quantile 0.9", loc="upper center", fontsize="small", title_fontsize="small")
+    left.set(xlabel="value", yticks=[], ylim=(0, 2 * left.get_ylim()[1]))  # below the legend
     x = rng.exponential(size=(200_000, 8))
     sketch = numnorm.quantiles(x, error=0.01)
     q = np.linspace(0.01, 0.99, 99)
