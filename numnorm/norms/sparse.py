@@ -89,6 +89,29 @@ def _check_columns(x: Any, channel_axis: Any) -> None:
         raise NotImplementedError(
             f"channel_axis must be 1 with a sparse x, got {channel_axis}: transpose it, as in x.T"
         )
+    _check_places(x)
+
+
+def _check_places(x: Any) -> None:
+    """Raise unless all stored values have a place in x, as SciPy does not check what is assigned.
+
+    Kernels go where these arrays say.
+    """
+    across = x.format == "csr"
+    lines, places = x.shape if across else x.shape[::-1]
+    ends, indices = x.indptr, x.indices
+    if ends.shape != (lines + 1,):
+        raise ValueError(f"x must have an indptr of shape ({lines + 1},), got {ends.shape}")
+    stored = min(indices.size, x.data.size)
+    if ends[0] != 0 or ends[-1] > stored or (np.diff(ends) < 0).any():
+        raise ValueError(f"x must have an indptr that rises from 0 to at most {stored}")
+    used = indices[: ends[-1]]
+    # As unsigned numbers, of which negative ones are the largest.
+    if used.size and used.view(used.dtype.str.replace("i", "u")).max() >= places:
+        what = "columns" if across else "rows"
+        raise ValueError(
+            f"x must have indices of its {places} {what}, got {used.min()} to {used.max()}"
+        )
 
 
 def _samples(x: Any, arguments: dict[str, Any], codes: Any) -> tuple[Any, Any, bool]:

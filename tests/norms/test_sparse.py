@@ -284,6 +284,29 @@ def test_what_is_refused(options, error, text):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("call", [numnorm.batch_moments, "scaled"])
+@pytest.mark.parametrize("make", [sparse.csr_array, sparse.csc_matrix])
+@pytest.mark.parametrize(
+    "name, value, text",
+    [
+        ("indices", [1, 0, 2], r"indices of its 2 (columns|rows), got 0 to 2"),
+        ("indices", [1, 0, -1], r"indices of its 2 (columns|rows), got -1 to 1"),
+        ("indices", [1, 0, 500_000_000], r"indices of its 2 (columns|rows), got 0 to 500000000"),
+        ("indptr", [0, 2, 4], r"an indptr that rises from 0 to at most 3"),
+        ("indptr", [0, 3, 2], r"an indptr that rises from 0 to at most 3"),
+        ("indptr", [-1, 2, 3], r"an indptr that rises from 0 to at most 3"),
+        ("indptr", [0, 3], r"an indptr of shape \(3,\), got \(2,\)"),
+        ("data", [1.0, 2.0], r"an indptr that rises from 0 to at most 2"),
+    ],
+)
+def test_values_without_a_place_are_refused(call, make, name, value, text):
+    """Nothing is read or written beside the arrays."""
+    x = make(np.array([[0.0, 1.0], [2.0, 3.0]]))
+    setattr(x, name, np.array(value, getattr(x, name).dtype))
+    with pytest.raises(ValueError, match=f"^x must have {text}$"):
+        numnorm.batch_norm(x, with_mean=False) if call == "scaled" else call(x)
+
+
 def test_the_backward_pass_and_other_norms_refuse():
     x = sparse.csr_array(np.eye(3, 2))
     saved = np.zeros(2), np.ones(2)
