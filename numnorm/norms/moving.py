@@ -7,7 +7,7 @@ from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import brief, check_eps, check_flag, check_integer
-from numnorm.array_likes import any_lazy, lazily
+from numnorm.array_likes import any_lazy, as_plain_array, lazily
 from numnorm.array_types import (
     Array,
     ArrayLike,
@@ -335,13 +335,24 @@ def moving_norm_step(
     if state is not None and (state.times is None) != (times is None):
         raise ValueError("times must be given for all chunks of a stream, or for none")
     options = window, False, 1, subtract_mean, with_std, eps
-    before = None if state is None else state.times
+    before = None if state is None else _times_of(state)
     backend, x, layout, windows = _resolved(x, axis, options, times, closed, before)
     y, after = backend.moving_step(x, state, layout, windows, out)
     if times is not None:
         joined = joined_times(times, layout.steps, before)
         after = after._replace(times=joined[windows.bounds.later :].copy())
     return y, after
+
+
+def _times_of(state: MovingState) -> Any:
+    """Return the times of a state as an array; None if it has none."""
+    if state.times is None:
+        return None
+    times = as_plain_array("state.times", state.times)
+    if times.ndim != 1 or times.dtype.kind not in "ifmM":
+        got = f"shape {times.shape} and dtype {times.dtype.name}"
+        raise ValueError(f"state.times must be those of its values, got {got}")
+    return times
 
 
 def _resolved(

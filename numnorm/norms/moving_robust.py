@@ -345,6 +345,8 @@ def moving_robust_norm_step(
     call = _checked(x, axis, options, (where, nan_policy, fill))
     if state is not None and not isinstance(state, MovingState):
         raise TypeError(f"state must be a MovingState, got {type(state).__name__}")
+    if state is not None and state.times is not None:
+        raise ValueError("state must be of steps without times, got one of steps with times")
     layout, target = (call.layout, call.windows), writable_view("out", out)
     y, after = call.backend.moving_order_step(call.weighting, call.x, state, *layout, target)
     return call.result(y, out), after

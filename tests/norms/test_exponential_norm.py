@@ -209,6 +209,11 @@ def test_errors_of_steps():
     state = numnorm.exponential_norm_step(np.ones((5, 2)), 0.1, axis=0)[1]
     with pytest.raises(ValueError, match=r"state.mean must have shape \(3,\)"):
         numnorm.exponential_norm_step(np.ones((5, 3)), 0.1, state, axis=0)
+    for options in ({}, {"where": True}):
+        with pytest.raises(ValueError, match=r"state.weight must have shape \(2,\)"):
+            numnorm.exponential_norm_step(
+                np.ones((5, 2)), 0.1, state._replace(weight=np.ones(7)), axis=0, **options
+            )
     with pytest.raises(TypeError, match="state must be an ExponentialState, got tuple"):
         numnorm.exponential_norm_step(np.ones((5, 2)), 0.1, tuple(state), axis=0)
 

@@ -488,6 +488,9 @@ def test_a_state_of_another_stream():
         numnorm.moving_robust_norm_step([1.0], 4, state)
     with pytest.raises(TypeError, match="state must be a MovingState, got tuple"):
         numnorm.moving_robust_norm_step([1.0], 3, (1, 2))
+    _, state = numnorm.moving_norm_step([1.0, 2.0], 3.0, times=[0.0, 1.0])
+    with pytest.raises(ValueError, match="state must be of steps without times"):
+        numnorm.moving_robust_norm_step([1.0], 3, state)
 
 
 @pytest.mark.usefixtures("parallel_at_small_sizes")

@@ -244,6 +244,42 @@ def test_chunks_give_the_bytes_of_one_call(closed, masked):
         numnorm.moving_norm_step(x[:1, :1], window, state, times=times[-1:], **options)
 
 
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("steps", "3", "state.steps must be an int, got '3'"),
+        ("kept", np.ones((7, 2), bool), "state.kept must be a mask of (3, 2) values, got shape (7"),
+        ("kept", np.ones((3, 2)), "shape (3, 2) and dtype float64"),
+        ("times", np.zeros(2), "state.times must be the times of its 3 values, got 2"),
+        ("times", np.zeros(7), "state.times must be the times of its 3 values, got 7"),
+        ("times", np.zeros((3, 1)), "state.times must be those of its values, got shape (3, 1)"),
+        ("times", np.array(["a"] * 3), "state.times must be those of its values, got shape (3,)"),
+        ("anchors", None, "state.anchors must be an array"),
+        ("anchors", np.zeros(7, np.int64), "one for each of 2 channels, got shape (7,)"),
+        ("anchors", np.zeros(2), "shape (2,) and dtype float64"),
+        ("anchors", np.array([0, 3]), "state.anchors must be -1 or steps before 3, the end of its"),
+        ("anchors", np.array([-2, 0]), "last window, got -2"),
+    ],
+)
+def test_states_that_were_changed(field, value, message):
+    """Kernels would read past the ends of what they are given."""
+    options = {"axis": 0, "where": True}
+    x = RNG.normal(size=(3, 2))
+    state = numnorm.moving_norm_step(x, 2.5, times=[0.0, 1.0, 2.0], **options)[1]
+    forged = state._replace(**{field: value})
+    with pytest.raises((TypeError, ValueError)) as caught:
+        numnorm.moving_norm_step(x, 2.5, forged, times=[3.0, 4.0, 5.0], **options)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_window_that_is_closed_otherwise_in_a_later_chunk():
+    """The anchor of the last window lies in none that ends before its step."""
+    x, times = np.arange(3.0), np.array([0.0, 5.0, 5.0])
+    state = numnorm.moving_norm_step(x, 1.0, times=times, closed="both")[1]
+    with pytest.raises(ValueError, match=r"state\.anchors must be -1 or steps before 0, "):
+        numnorm.moving_norm_step(x, 1.0, state, times=times + 5.0, closed="neither")
+
+
 def test_numerical_gradient():
     times = np.cumsum(RNG.integers(0, 4, 14))
     x, dy = RNG.normal(size=14), RNG.normal(size=14)

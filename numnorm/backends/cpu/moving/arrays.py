@@ -9,7 +9,8 @@ import numpy as np
 from numba.core import config
 
 from numnorm.arguments import check_shape
-from numnorm.array_likes import check_out
+from numnorm.array_likes import as_plain_array, check_out
+from numnorm.backends.contract.moving import MovingState
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import is_small, run
@@ -155,3 +156,36 @@ def statistics_of(
 ) -> tuple[Array | None, Array | None]:
     """Return mean and rstd for the caller, None if they are not to be saved."""
     return (saved_of(plan, x, mean), saved_of(plan, x, rstd)) if save else (None, None)
+
+
+# Chunks of a stream
+
+
+def last_steps(layout: MovingLayout, count: int) -> tuple[slice, ...]:
+    """Return the index of the last steps."""
+    return (*[slice(None)] * layout.axis, slice(-count, None) if count else slice(0))
+
+
+def joined(
+    x: Array, keep: Array | None, state: MovingState, before: Array, axis: int
+) -> tuple[Array, Array | None]:
+    """Return a chunk behind the values of a state, and which of all these count; None for all.
+
+    `before` are the values of the state, checked, and `keep` says which of the chunk count.
+    """
+    together = np.concatenate((before, x), axis=axis)
+    if keep is None and state.kept is None:
+        return together, None
+    chunk = np.ones(x.shape, bool) if keep is None else keep
+    return together, np.concatenate((_checked_kept(state, before), chunk), axis=axis)
+
+
+def _checked_kept(state: MovingState, values: Array) -> Array:
+    """Return which values of a state count."""
+    if state.kept is None:
+        return np.ones(values.shape, bool)
+    kept = as_plain_array("state.kept", state.kept)
+    if kept.shape != values.shape or kept.dtype != np.bool_:
+        got = f"shape {kept.shape} and dtype {kept.dtype.name}"
+        raise ValueError(f"state.kept must be a mask of {values.shape} values, got {got}")
+    return kept

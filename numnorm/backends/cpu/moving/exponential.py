@@ -256,13 +256,14 @@ def masked_exponential_step(
     out: Any,
     save: bool,
 ) -> tuple[Results, ExponentialState]:
-    """Return the same, with statistics of what a weighting keeps."""
+    """Return what `exponential_step` returns, with statistics of what a weighting keeps."""
     keep, fill = selected_by(weighting, x)
     shape, past = _channels(x, layout), nothing(layout.outer * layout.inner)
     if state is not None:
-        weight, statistics = np.broadcast_to(state.weight, shape), _statistics(state, shape)
+        # Where no values were missing, there is one weight for all channels.
+        weight = np.full(shape, state.weight) if np.ndim(state.weight) == 0 else state.weight
         weights = as_statistic("state.weight", weight, shape, "one for each channel")
-        past = Past(weights, statistics)
+        past = Past(weights, _statistics(state, shape))
     y, saved, past = run_missing(x, keep, past, layout, decay, out, save)
     results = fill(y), *statistics_of(plan_of(x.dtype, layout), x, save, *saved)
     rows = past.weights, *past.statistics

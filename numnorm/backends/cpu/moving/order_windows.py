@@ -15,6 +15,8 @@ from numnorm.backends.cpu.memory.host_arrays import Array, as_float_array, as_st
 from numnorm.backends.cpu.memory.left_out import selected_by
 from numnorm.backends.cpu.moving.arrays import (
     Plan,
+    joined,
+    last_steps,
     parts_of,
     plan_of,
     result_of,
@@ -109,14 +111,11 @@ def moving_order_step(
     keep, fill = (None, _same) if weighting is None else selected_by(weighting, x)
     window, axis = windows.windows.window, layout.axis
     if state is None:
-        state = MovingState(0, x[_last(layout, 0)])
+        state = MovingState(0, x[last_steps(layout, 0)])
     before = as_plain_array("state.values", state.values)
     done = checked_steps(state, before, x, axis, window)
     held = before.shape[axis]
-    if keep is None and state.kept is not None:
-        keep = np.ones(x.shape, bool)
-    together = np.concatenate((before, x), axis=axis)
-    kept = None if keep is None else np.concatenate((_kept(state, before), keep), axis=axis)
+    together, kept = joined(x, keep, state, before, axis)
     wide = _wide(together)
     plan = plan_of(wide.dtype, sequences_by(layout.outer, held + layout.steps, layout.inner, axis))
     source = plan.flat(wide)
@@ -124,8 +123,8 @@ def moving_order_step(
     size = min(window, max(held + layout.steps, 1))
     arrays = source, kept, target, *statistics_for(wide, False)
     _run(plan, arrays, (held, size, 0, 0, 0), windows, False)
-    y = target.view(wide.dtype).reshape(together.shape)[_last(layout, layout.steps)]
-    last = _last(layout, min(window - 1, done + layout.steps))
+    y = target.view(wide.dtype).reshape(together.shape)[last_steps(layout, layout.steps)]
+    last = last_steps(layout, min(window - 1, done + layout.steps))
     after = MovingState(
         done + layout.steps, together[last].copy(), None if kept is None else kept[last].copy()
     )
@@ -201,18 +200,3 @@ def _in_dtype(target: Array, x: Array, out: Any) -> Any:
 
 def _same(y: Array) -> Array:
     return y
-
-
-def _kept(state: MovingState, before: Array) -> Array:
-    """Return which values of a state count."""
-    if state.kept is None:
-        return np.ones(before.shape, bool)
-    kept = as_plain_array("state.kept", state.kept)
-    if kept.shape != before.shape or kept.dtype != np.bool_:
-        raise ValueError(f"state.kept must be a mask of {before.shape} values, got {kept.shape}")
-    return kept
-
-
-def _last(layout: MovingLayout, count: int) -> tuple[slice, ...]:
-    """Return the index of the last steps."""
-    return (*[slice(None)] * layout.axis, slice(-count, None) if count else slice(0))

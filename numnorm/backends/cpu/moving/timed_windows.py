@@ -5,12 +5,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numnorm.arguments import check_integer
 from numnorm.array_likes import as_plain_array, check_out
 from numnorm.backends.contract.moving import MovingState, Windows, check_values
 from numnorm.backends.cpu.memory.host_arrays import Array, as_kernel_array, rounded
 from numnorm.backends.cpu.memory.placement import empty_like, writable_alias
 from numnorm.backends.cpu.moving.arrays import (
     in_own_dtype,
+    joined,
+    last_steps,
     parts_of,
     plan_of,
     statistics_for,
@@ -56,7 +59,7 @@ def timed_forward(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step; None keeps all steps."""
     plan = plan_of(x.dtype, layout)
-    anchors = np.full(layout.outer * layout.inner, -1)
+    anchors = np.full(layout.outer * layout.inner, -1, np.int64)
     found = _run(x, keep, layout, windows, anchors, 0, save)
     y = _given(found.y.reshape(x.shape), x, out)
     return y, *statistics_of(plan, x, save, found.mean, found.rstd)
@@ -125,28 +128,43 @@ def timed_step(
     The bounds are those of the steps of the state and of the chunk.
     """
     axis, channels = layout.axis, layout.outer * layout.inner
-    together, anchors, done = x, np.full(channels, -1), 0
-    if state is not None:
-        before = as_plain_array("state.values", state.values)
-        check_values(before, x, axis)
-        together, done = np.concatenate((before, x), axis=axis), state.steps
-        anchors = np.array(state.anchors)
-        if keep is not None or state.kept is not None:
-            kept = np.ones(before.shape, bool) if state.kept is None else state.kept
-            chunk = np.ones(x.shape, bool) if keep is None else keep
-            keep = np.concatenate((kept, chunk), axis=axis)
-    steps = together.shape[axis]
-    held = steps - layout.steps
+    if state is None:
+        anchors = np.full(channels, -1, np.int64)
+        state = MovingState(0, x[last_steps(layout, 0)], anchors=anchors)
+    before = as_plain_array("state.values", state.values)
+    check_values(before, x, axis)
+    done = check_integer("state.steps", state.steps, 0)
+    held, all_times = before.shape[axis], windows.bounds.starts.size
+    steps = held + layout.steps
+    if all_times != steps:
+        got = all_times - layout.steps
+        raise ValueError(f"state.times must be the times of its {held} values, got {got}")
+    anchors = _checked_anchors(state, channels, windows.bounds.stops[held - 1] if held else 0)
+    together, keep = joined(x, keep, state, before, axis)
     whole = sequences_by(layout.outer, steps, layout.inner, axis)
     found = _run(together, keep, whole, windows, anchors, held, False)
-    index = [slice(None)] * axis
-    y = found.y.reshape(together.shape)[(*index, slice(held, None))]
+    y = found.y.reshape(together.shape)[last_steps(layout, layout.steps)]
     first = windows.bounds.later
-    last = (*index, slice(first, None))
+    last = last_steps(layout, steps - first)
     kept = None if keep is None else keep[last].copy()
     anchors = np.where(anchors < first, -1, anchors - first)
     after = MovingState(done + layout.steps, together[last].copy(), kept, None, anchors)
     return _given(np.ascontiguousarray(y), x, out), after
+
+
+def _checked_anchors(state: MovingState, channels: int, stop: int) -> Array:
+    """Return a copy of the anchors of a state, whose last window ends before the step `stop`."""
+    anchors = as_plain_array("state.anchors", state.anchors)
+    if anchors.shape != (channels,) or anchors.dtype != np.int64:
+        got = f"shape {anchors.shape} and dtype {anchors.dtype.name}"
+        raise ValueError(
+            f"state.anchors must be int64, one for each of {channels} channels, got {got}"
+        )
+    wrong = (anchors < -1) | (anchors >= stop)
+    if wrong.any():
+        wanted = f"-1 or steps before {stop}, the end of its last window"
+        raise ValueError(f"state.anchors must be {wanted}, got {anchors[wrong][0]}")
+    return anchors.copy()
 
 
 def _computed(x: Array) -> Array:

@@ -17,6 +17,8 @@ from numnorm.backends.cpu.moving.arrays import (
     NOTHING,
     Plan,
     in_own_dtype,
+    joined,
+    last_steps,
     parts_of,
     plan_of,
     result_of,
@@ -269,10 +271,8 @@ def moving_step(
     x: Array, state: MovingState | None, layout: MovingLayout, windows: Windows, out: Any
 ) -> tuple[Array, MovingState]:
     """Return y of the next chunk, and the state after it."""
-    if windows.bounds is not None:
-        return timed_step(x, None, state, layout, windows, out)
-    keep = None if state is None or state.kept is None else np.ones(x.shape, bool)
-    return _step(x, keep, state, layout, windows, out)
+    step = _step if windows.bounds is None else timed_step
+    return step(x, None, state, layout, windows, out)
 
 
 def masked_moving_step(
@@ -283,7 +283,7 @@ def masked_moving_step(
     windows: Windows,
     out: Any,
 ) -> tuple[Array, MovingState]:
-    """Return the same, with statistics of what a weighting keeps."""
+    """Return what `moving_step` returns, with statistics of what a weighting keeps."""
     keep, fill = selected_by(weighting, x)
     step = _step if windows.bounds is None else timed_step
     y, after = step(x, keep, state, layout, windows, out)
@@ -300,12 +300,11 @@ def _step(
 ) -> tuple[Array, MovingState]:
     window, axis = windows.window, layout.axis
     if state is None:
-        state = MovingState(0, x[_last(layout, 0)])
+        state = MovingState(0, x[last_steps(layout, 0)])
     before = as_plain_array("state.values", state.values)
     done = checked_steps(state, before, x, axis, window)
     steps, held = done + layout.steps, before.shape[axis]
-    together = np.concatenate((before, x), axis=axis)
-    last = _last(layout, min(window - 1, steps))
+    together, kept = joined(x, keep, state, before, axis)
     whole = sequences_by(layout.outer, held + layout.steps, layout.inner, axis)
     plan = plan_of(together.dtype, whole)
     source = plan.flat(together)
@@ -313,33 +312,17 @@ def _step(
     # Anchors lie at multiples of the window from the beginning of the stream.
     anchor = done // window * window
     blocks = anchor - (done - held), int(anchor == 0), done - anchor
-    sizes, kept = (window, 0, 0, 0), None
-    if keep is None:
+    sizes = window, 0, 0, 0
+    if kept is None:
         run_windows(plan, run_of(plan, blocks, sizes, windows), (source, target, *statistics))
     else:
-        kept = np.concatenate((_kept(state, before), keep), axis=axis)
         run = run_of(plan, blocks, sizes, windows, MISSING)
         run_windows(plan, run, (source, as_mask(kept), target, *statistics))
-        kept = kept[last].copy()
-    y = target.view(x.dtype).reshape(together.shape)[_last(layout, layout.steps)]
-    after = MovingState(steps, together[last].copy(), kept)
+    y = target.view(x.dtype).reshape(together.shape)[last_steps(layout, layout.steps)]
+    last = last_steps(layout, min(window - 1, steps))
+    after = MovingState(steps, together[last].copy(), None if kept is None else kept[last].copy())
     if out is None:
         return np.ascontiguousarray(y), after
     check_out(out, x, "x")
     out[...] = y
     return out, after
-
-
-def _kept(state: MovingState, before: Array) -> Array:
-    """Return which values of a state count."""
-    if state.kept is None:
-        return np.ones(before.shape, bool)
-    kept = as_plain_array("state.kept", state.kept)
-    if kept.shape != before.shape or kept.dtype != np.bool_:
-        raise ValueError(f"state.kept must be a mask of {before.shape} values, got {kept.shape}")
-    return kept
-
-
-def _last(layout: MovingLayout, count: int) -> tuple[slice, ...]:
-    """Return the index of the last steps."""
-    return (*[slice(None)] * layout.axis, slice(-count, None) if count else slice(0))
