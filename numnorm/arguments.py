@@ -88,10 +88,15 @@ def check_dtype(dtype: Any, among: tuple[str, ...] = FLOATS) -> np.dtype[Any]:
 
 
 def check_number(
-    name: str, value: Any, *, least: float = -math.inf, most: float = math.inf
+    name: str,
+    value: Any,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
 ) -> float:
-    """Return a finite number between two bounds as a float."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    """Return a finite number as a float: at least `least`, more than `above`, at most `most`."""
+    if isinstance(value, bool | np.timedelta64) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {brief(value)}")
     try:
         number = float(value)
@@ -99,8 +104,11 @@ def check_number(
         number = math.inf
     if not math.isfinite(number):
         raise ValueError(f"{name} must be finite, got {number}")
-    if not least <= number <= most:
-        bounds = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
+    if not (least <= number <= most and above < number):
+        bounds = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
+        if most < math.inf:
+            both = f"between {least:g} and {most:g}"
+            bounds = f"{bounds} and at most {most:g}" if above > -math.inf else both
         raise ValueError(f"{name} must be {bounds}, got {number:g}")
     return number
 
@@ -115,7 +123,7 @@ def check_eps(eps: Any) -> float:
 def check_integer(name: str, value: Any, least: int) -> int:
     """Return an integer that is not too small."""
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool | np.timedelta64):
             raise TypeError
         number = operator.index(value)
     except TypeError:

@@ -7,8 +7,10 @@ import math
 from sys import modules
 from typing import Any, Never
 
+import numpy as np
+
 from numnorm.arguments import check_eps, check_flag, check_integer, check_number
-from numnorm.array_likes import any_lazy, lazily
+from numnorm.array_likes import any_lazy, as_plain_array, lazily
 from numnorm.array_types import Array, ArrayLike, Duration, Input, Integer, NanPolicy, Number
 from numnorm.backends.contract.moving import Decay, ExponentialState, MovingBackend, decay_by
 from numnorm.keywords import unexpected
@@ -318,7 +320,10 @@ def exponential_norm_step(
     if state is not None and not isinstance(state, ExponentialState):
         raise TypeError(f"state must be an ExponentialState, got {type(state).__name__}")
     rate, before = (alpha, span, com, halflife), None if state is None else state.time
-    if state is not None and (before is None) != (times is None):
+    # A state that saw no step has no time, either.
+    if (times is None and before is not None) or (
+        times is not None and before is None and state is not None and _has_steps(state)
+    ):
         raise ValueError("times must be given for all chunks of a stream, or for none")
     backend, x, layout, decay = _resolved(x, axis, rate, times, (adjust, 0, eps), before)
     results, after = backend.exponential_step(x, state, layout, decay, out, False)
@@ -327,11 +332,13 @@ def exponential_norm_step(
     return results[0], after
 
 
+def _has_steps(state: ExponentialState) -> bool:
+    return bool(np.any(as_plain_array("state.weight", state.weight) != 0))
+
+
 def decay_of(alpha: Any, adjust: Any, initial: Any, eps: Any) -> Decay:
     """Return the checked weights."""
-    number = check_number("alpha", alpha, least=0.0, most=1.0)
-    if number == 0.0:
-        raise ValueError("alpha must be above 0, got 0")
+    number = check_number("alpha", alpha, above=0.0, most=1.0)
     first = check_integer("initial", initial, 0)
     return decay_by(number, check_flag("adjust", adjust), first, check_eps(eps))
 
@@ -374,9 +381,7 @@ def _decay(
     elif com is not None:
         alpha = 1.0 / (1.0 + check_number("com", com, least=0.0))
     elif halflife is not None:
-        number = check_number("halflife", halflife, least=0.0)
-        if number == 0.0:
-            raise ValueError("halflife must be above 0, got 0")
+        number = check_number("halflife", halflife, above=0.0)
         alpha = -math.expm1(-math.log(2.0) / number)
     return decay_of(alpha, adjust, initial, eps)
 

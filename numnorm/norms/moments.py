@@ -179,9 +179,7 @@ class Moments(NamedTuple):
         >>> y.round(3), state.mean
         (array([[1.177]]), array([3.5]))
         """
-        weight: Any = check_number("steps", steps, least=0.0)
-        if weight == 0.0:
-            raise ValueError("steps must be above 0, got 0")
+        weight: Any = check_number("steps", steps, above=0.0)
         if any_lazy(*self) or is_on_device(self.mean):
             raise TypeError("moments must be in the memory of the host for a prior")
         if not has_counts(self) and self.count == 0:

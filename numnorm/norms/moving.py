@@ -24,7 +24,7 @@ from numnorm.layouts import MovingLayout
 from numnorm.norms.axes import resolve_moving
 from numnorm.norms.results import Normalized
 from numnorm.norms.spec import Example, NormSpec
-from numnorm.norms.times import joined_times, resolve_timed, window_bounds
+from numnorm.norms.times import checked_duration, joined_times, resolve_timed, window_bounds
 from numnorm.norms.weighted import of_steps, weighted_input
 
 
@@ -340,7 +340,10 @@ def moving_norm_step(
     y, after = backend.moving_step(x, state, layout, windows, out)
     if times is not None:
         joined = joined_times(times, layout.steps, before)
-        after = after._replace(times=joined[windows.bounds.later :].copy())
+        own = checked_duration("window", window, joined), closed
+        if state is not None and state.window not in (None, own):
+            raise ValueError(f"window and closed must be those of the state, {state.window}")
+        after = after._replace(times=joined[windows.bounds.later :].copy(), window=own)
     return y, after
 
 

@@ -246,10 +246,7 @@ def checked_clip(clip: Any) -> float:
     """Return the largest absolute value of results, infinity for None."""
     if clip is None:
         return np.inf
-    most = check_number("clip", clip, least=0.0)
-    if most == 0.0:
-        raise ValueError("clip must be greater than 0, got 0")
-    return most
+    return check_number("clip", clip, above=0.0)
 
 
 def _gain(gamma: Any, columns: int) -> Any:

@@ -20,6 +20,9 @@ from numnorm.layouts import MovingLayout, moving_layout
 
 CLOSED = "right", "left", "both", "neither"
 
+# Differences of times, and twice these, are whole numbers of 64 bits.
+_MOST_SPAN = 2**61
+
 
 def resolve_timed(norm: str, x: Any, axis: Any) -> tuple[Any, Any, MovingLayout]:
     """Return the backend of x, x in a float dtype, and its sequences, for a call with times."""
@@ -31,13 +34,22 @@ def resolve_timed(norm: str, x: Any, axis: Any) -> tuple[Any, Any, MovingLayout]
 def checked_times(times: Any, steps: int) -> Any:
     """Return the times of the steps as an array of datetime64, timedelta64, int64 or float64."""
     array = as_plain_array("times", times)
-    if array.dtype.kind in "biu":
+    kind = array.dtype.kind
+    if kind == "u" and array.size and array.max() >= 2**63:
+        raise ValueError(f"times must be below 2**63, got {array.max()}")
+    if kind in "biu":
         array = array.astype(np.int64)
-    elif array.dtype.kind == "f":
+    elif kind == "f":
         array = array.astype(np.float64)
-    elif array.dtype.kind not in "mM":
+    elif kind not in "mM":
         got = f"got dtype {array.dtype.name}"
+        if array.dtype == object and hasattr(times, "to_numpy"):
+            got += ": of pandas, without a time zone or as timestamps, as in times.tz_convert(None)"
         raise TypeError(f"times must be numbers, datetime64 or timedelta64, {got}")
+    if kind in "mM" and np.datetime_data(array.dtype)[0] in ("Y", "M"):
+        if kind == "m":
+            raise TypeError(f"times must have a unit of a fixed length, got {array.dtype}")
+        array = array.astype("M8[D]")
     if array.shape != (steps,):
         raise ValueError(f"times must have shape {(steps,)}, the steps of x, got {array.shape}")
     known = np.isfinite(array)
@@ -53,31 +65,64 @@ def checked_times(times: Any, steps: int) -> Any:
 def joined_times(times: Any, steps: int, before: Any) -> Any:
     """Return the checked times of the steps, behind those of a state if there are any."""
     array = checked_times(times, steps)
-    if before is None:
+    if before is None or not len(before):
         return array
-    if array.size and len(before) and array[0] < before[-1]:
-        raise ValueError(f"times must not be before those of the state, {before[-1]}")
+    _check_follows(array, before[-1:])
     return np.concatenate((before, array))
 
 
+def _check_follows(times: Any, before: Any) -> None:
+    """Raise unless times have the kind of a time before them, and do not come before it."""
+    kinds = [array.dtype.kind.replace("i", "f") for array in (times, before)]
+    if kinds[0] != kinds[1]:
+        raise TypeError(f"times must be {before.dtype} as those of the state, got {times.dtype}")
+    if times.size and times[0] < before[0]:
+        raise ValueError(f"times must not be before those of the state, {before[0]}")
+
+
 def in_one_unit(name: str, duration: Any, times: Any) -> tuple[Any, Any]:
-    """Return times and a duration above 0 as numbers of one unit, whole where both are whole."""
+    """Return times and a duration above 0 as numbers of one unit.
+
+    Whole times become whole numbers from the first time on, so that differences are exact.
+    """
+    if times.dtype == np.float64:
+        numbers, number = times, checked_duration(name, duration, times)
+    else:
+        length, factor = checked_duration(name, duration, times), 1
+        if times.dtype.kind in "mM":
+            length, factor = _in_common_unit(name, length, times)
+        whole = times.view(np.int64)
+        if whole.size and (int(whole[-1]) - int(whole[0])) * factor >= _MOST_SPAN:
+            raise ValueError(f"times must span less than 2**61 units of {name}")
+        numbers, number = (whole - whole[:1]) * factor, length
+        if isinstance(number, float) and number.is_integer():
+            number = int(number)
+    return numbers, number
+
+
+def checked_duration(name: str, duration: Any, times: Any) -> Any:
+    """Return a duration above 0: a timedelta64 if times are datetime64 or timedelta64."""
     if times.dtype.kind in "mM":
         length = _timedelta(name, duration)
-        unit = np.dtype(f"m8[{''.join(map(str, reversed(np.datetime_data(times.dtype))))}]")
+        if length <= np.timedelta64(0):
+            raise ValueError(f"{name} must be above 0, got {length}")
+        return length
+    if isinstance(duration, np.timedelta64 | datetime.timedelta):
+        raise TypeError(f"{name} must be a number, as times are, got {brief(duration)}")
+    return check_number(name, duration, above=0.0)
+
+
+def _in_common_unit(name: str, length: Any, times: Any) -> tuple[int, int]:
+    """Return a duration as a number of units, and how many of these a unit of times has."""
+    unit = np.dtype(f"m8[{''.join(map(str, reversed(np.datetime_data(times.dtype))))}]")
+    try:
         common = np.promote_types(unit, length.dtype)
-        kind = common.str.replace("m8", f"{times.dtype.kind}8")
-        numbers = times.astype(kind, copy=False).view(np.int64)
-        number: float = int(length.astype(common).astype(np.int64))
-    else:
-        if isinstance(duration, np.timedelta64 | datetime.timedelta):
-            raise TypeError(f"{name} must be a number, as times are, got {brief(duration)}")
-        numbers, number = times, check_number(name, duration)
-        if numbers.dtype == np.int64 and number.is_integer():
-            number = int(number)
-    if number <= 0:
-        raise ValueError(f"{name} must be above 0, got {number}")
-    return numbers, number
+    except (OverflowError, TypeError):
+        raise ValueError(f"{name} must have a unit nearer to that of times, {unit}") from None
+    factor, own = (
+        int(np.ones(1, kind).astype(common).view(np.int64)[0]) for kind in (unit, length.dtype)
+    )
+    return int(length.astype(np.int64)) * own, factor
 
 
 def _timedelta(name: str, duration: Any) -> Any:
@@ -116,13 +161,14 @@ def window_bounds(times: Any, window: Any, closed: Any, *, center: bool) -> Boun
     check_choice("closed", closed, CLOSED)
     numbers, length = in_one_unit("window", window, times)
     left, right = closed in ("left", "both"), closed in ("right", "both")
-    side: Any = "left" if left else "right"
-    later = int(np.searchsorted(numbers, numbers[-1] - length, side)) if numbers.size else 0
+    if numbers.dtype == np.int64:
+        if isinstance(length, float):  # no step lies at such an end
+            length, left, right = math.floor(length), True, right or center
+        length = min(length, 2 * _MOST_SPAN)
+    passed = numbers[-1:] - numbers
+    later = int(np.count_nonzero(passed > length if left else passed >= length))
     if center:
-        # Twice all times, so that half a window is whole; whole ones from 0 on.
-        numbers = 2 * (numbers - numbers[:1] if numbers.dtype == np.int64 else numbers)
-    if isinstance(length, float):
-        numbers = numbers.astype(np.float64, copy=False)
+        numbers = 2 * numbers  # so that half a window is whole
     cpu: Any = backend_of(np.ndarray)
     return Bounds(cpu.window_bounds(numbers, length, (left, right), center), later)
 
@@ -151,9 +197,9 @@ def fading_by(times: Any, halflife: Any, before: Any, *, gone: bool) -> Any:
         Whether the second half is needed; otherwise it is left empty.
     """
     if before is not None:
-        if times.size and times[0] < before:
-            raise ValueError(f"times must not be before those of the state, {before}")
-        times = np.concatenate((np.asarray([before]), times))
+        first = np.asarray([before])
+        _check_follows(times, first)
+        times = np.concatenate((first, times))
     numbers, half = in_one_unit("halflife", halflife, times)
     passed = np.diff(numbers, prepend=numbers[:1]) / half
     if before is not None:

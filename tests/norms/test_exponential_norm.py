@@ -185,8 +185,8 @@ def test_constant_channel_gives_zeros():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"alpha": 0}, "alpha must be above 0, got 0"),
-        ({"alpha": 1.5}, "alpha must be between 0 and 1, got 1.5"),
+        ({"alpha": 0}, "alpha must be above 0 and at most 1, got 0"),
+        ({"alpha": 1.5}, "alpha must be above 0 and at most 1, got 1.5"),
         ({"alpha": 0.1, "initial": -1}, "initial must be at least 0, got -1"),
         ({"alpha": 0.1, "adjust": 1}, "adjust must be True or False, got 1"),
         ({"alpha": 0.1, "init_block_size": 5}, "'init_block_size': use initial"),

@@ -235,3 +235,38 @@ def test_numerical_gradient():
 def test_errors(options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         numnorm.exponential_norm(np.ones(3), **{"times": [0, 1, 2], **options})
+
+
+def test_an_empty_first_chunk():
+    nothing = np.zeros(0)
+    _, state = numnorm.exponential_norm_step(nothing, halflife=5.0, times=nothing)
+    x = np.array([1.0, 4.0, 2.0])
+    y, _ = numnorm.exponential_norm_step(x, None, state, halflife=5.0, times=x.cumsum())
+    np.testing.assert_array_equal(y, numnorm.exponential_norm(x, halflife=5.0, times=x.cumsum()))
+    y, _ = numnorm.exponential_norm_step(x, 0.5, state)
+    np.testing.assert_array_equal(y, numnorm.exponential_norm(x, 0.5))
+
+
+@pytest.mark.parametrize("adjust", [False, True])
+def test_chunks_that_end_with_missing_steps_have_the_bytes_of_one_call(adjust):
+    rng = np.random.default_rng(4)
+    options = {"halflife": 5.0, "adjust": adjust, "nan_policy": "omit"}
+    for _ in range(50):
+        x, times = rng.normal(size=40), np.sort(rng.integers(0, 60, 40) + rng.random(40).round(1))
+        x[rng.random(40) < 0.5] = np.nan
+        state, parts = None, []
+        for at in np.split(np.arange(40), np.sort(rng.integers(0, 41, 4))):
+            y, state = numnorm.exponential_norm_step(x[at], None, state, times=times[at], **options)
+            parts.append(y)
+        whole = numnorm.exponential_norm(x, times=times, **options)
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_wrong_half_lives_and_kinds_of_times():
+    x = np.arange(3.0)
+    with pytest.raises(TypeError, match=r"^halflife must be a number, got "):
+        numnorm.exponential_norm(x, halflife=np.timedelta64(1, "D"))
+    _, state = numnorm.exponential_norm_step(x, halflife=2.0, times=x)
+    days = np.datetime64("2026-01-01") + np.arange(3)
+    with pytest.raises(TypeError, match=r"^times must be float64 as those of the state, got date"):
+        numnorm.exponential_norm_step(x, None, state, halflife=np.timedelta64(1, "D"), times=days)

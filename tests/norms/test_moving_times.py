@@ -330,3 +330,83 @@ def test_out_and_memory_layouts():
 def test_errors(options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         numnorm.moving_norm(np.ones(3), **{"window": 2, "times": [0, 1, 2], **options})
+
+
+# Times that are large, or of which the unit is long
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        np.iinfo(np.int64).min + np.arange(6),
+        np.arange(6, dtype=np.uint64) + np.uint64(2**63 - 6),
+        1e17 + 32 * np.arange(6),
+        np.datetime64("2026-01-01", "ns") + np.arange(6),
+    ],
+    ids=["negative", "unsigned", "floats", "nanoseconds"],
+)
+@pytest.mark.parametrize("closed", ["right", "both"])
+def test_large_times(times, closed):
+    """A window holds its own step, and times apart by a window do as small times do."""
+    x = np.arange(6.0)
+    step = times[1] - times[0]
+    for steps in (0.5, 1, 2, 2.5):
+        if step.dtype.kind == "m" and steps % 1:
+            continue
+        window = steps * step if step.dtype.kind != "m" else int(steps) * step
+        found = numnorm.moving_norm_forward(x, window, times=times, closed=closed)
+        small = numnorm.moving_norm_forward(x, steps, times=np.arange(6.0), closed=closed)
+        np.testing.assert_array_equal(found.mean, small.mean)
+
+
+def test_a_window_of_a_fraction_of_whole_times():
+    nanoseconds = np.datetime64("2026-01-01", "ns").astype(np.int64) + np.arange(5)
+    for center in (False, True):
+        found = numnorm.moving_norm_forward(np.arange(5.0), 2.5, times=nanoseconds, center=center)
+        small = numnorm.moving_norm_forward(
+            np.arange(5.0), 2.5, times=np.arange(5.0), center=center
+        )
+        np.testing.assert_array_equal(found.mean, small.mean)
+
+
+def test_months_are_their_first_days():
+    months = np.arange("2026-01", "2026-07", dtype="M8[M]")
+    x, window = np.arange(6.0), np.timedelta64(45, "D")
+    found = numnorm.moving_norm_forward(x, window, times=months)
+    by_days = numnorm.moving_norm_forward(x, window, times=months.astype("M8[D]"))
+    np.testing.assert_array_equal(found.mean, by_days.mean)
+
+
+@pytest.mark.parametrize(
+    ("times", "window", "error", "text"),
+    [
+        (np.array([0, 2**63], np.uint64), 1, ValueError, r"times must be below 2\*\*63, got 9223"),
+        (np.array([-(2**62), 2**62]), 1, ValueError, r"times must span less than 2\*\*61 units"),
+        (np.array([0, 1], "m8[M]"), np.timedelta64(1, "D"), TypeError, "times must have a unit"),
+        (
+            np.array([0, 1], "M8[as]"), np.timedelta64(1, "D"), ValueError,
+            r"window must have a unit nearer to that of times, timedelta64\[as\]",
+        ),
+    ],
+)  # fmt: skip
+def test_times_that_are_too_large(times, window, error, text):
+    with pytest.raises(error, match=f"^{text}"):
+        numnorm.moving_norm([1.0, 2.0], window, times=times)
+
+
+def test_a_stream_keeps_its_windows():
+    x = np.arange(6.0)
+    _, state = numnorm.moving_norm_step(x, 3.0, times=x)
+    for given in ({"window": 50.0}, {"window": 3.0, "closed": "both"}):
+        with pytest.raises(ValueError, match=r"^window and closed must be those of the state, \(3"):
+            numnorm.moving_norm_step(x, state=state, times=x + 6, **given)
+    with pytest.raises(
+        TypeError, match=r"^times must be float64 as those of the state, got m8|dat"
+    ):
+        times = np.datetime64("2026-01-01") + np.arange(6)
+        numnorm.moving_norm_step(x, np.timedelta64(3, "D"), state, times=times)
+    days = np.datetime64("2026-01-01") + np.arange(12)
+    _, state = numnorm.moving_norm_step(x, np.timedelta64(3, "D"), times=days[:6])
+    y, _ = numnorm.moving_norm_step(x, np.timedelta64(72, "h"), state, times=days[6:])
+    whole = numnorm.moving_norm(np.tile(x, 2), np.timedelta64(3, "D"), times=days)
+    np.testing.assert_array_equal(y, whole[6:])

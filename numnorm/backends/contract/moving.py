@@ -139,6 +139,8 @@ class MovingState(NamedTuple):
     anchors : array of int64, optional
         The step of each channel around whose value sums are taken, among the values; -1 for none.
         For windows by duration.
+    window : tuple, optional
+        Where steps have times: the duration of the windows, and which of their ends are closed.
 
     Examples
     --------
@@ -153,6 +155,7 @@ class MovingState(NamedTuple):
     kept: Any = None
     times: Any = None
     anchors: Any = None
+    window: Any = None
 
 
 class ExponentialState(NamedTuple):

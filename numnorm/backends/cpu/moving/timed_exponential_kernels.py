@@ -36,29 +36,25 @@ def make_timed_shares_kernel(across: bool) -> Kernel:
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
 
     @inlined
-    def unadjusted(weight, gone, held, left, lost):
+    def unadjusted(weight, held, left, lost):
         # The weight is what has been left since the last step: 1 just after it, and 0 before the
-        # first one. What is gone has digits of its own.
-        gone = multiply_add(weight, lost, gone)
+        # first one. Just after a step, what is gone has all digits of `lost`.
+        gone = multiply_add(weight, lost, 1.0 - weight)
         weight = weight * left
         share = where_at_most(at_least(gone), HALF, held)
         rest = where_at_most(weight, HALF, held) + where_at_most(1.0 - held, held, HALF)
-        weight, gone = where_at_most(weight, held, HALF) + held, where_at_most(gone, held, HALF)
-        return weight, gone, share, rest
+        return where_at_most(weight, held, HALF) + held, share, rest
 
     @inlined
     def steps_of(keep, fading, shares, states, starts, columns, stride, steps, adjust):
         state, after = states
         weight = read_state(state, columns, 0)
-        gone = 1.0 - weight
         for t in range(steps):
             held = read(keep, starts, t * stride)
             if adjust:
                 weight, share, rest = adjusted(weight, held, fading[0][t])
             else:
-                weight, gone, share, rest = unadjusted(
-                    weight, gone, held, fading[0][t], fading[1][t]
-                )
+                weight, share, rest = unadjusted(weight, held, fading[0][t], fading[1][t])
             write(shares[0], starts, t * stride, share)
             write(shares[1], starts, t * stride, rest)
         write(after, columns, 0, weight)

@@ -44,18 +44,25 @@ def make_bounds_kernel() -> Kernel:
         left, right, center = sides
         starts, stops = halves(bounds)
         low, high, steps = 0, 0, times.size
+        ahead = length if center else length - length
         for t in range(steps):
-            begin, end = times[t] - length, times[t] + length if center else times[t]
-            while low < steps and (times[low] < begin or (times[low] == begin and not left)):
+            # Differences of near times are exact, and sums of large ones are not.
+            while low < steps and not _within(times[t] - times[low], length, left):
                 low += 1
             if right and not center:
                 high = t + 1
             else:
-                while high < steps and (times[high] < end or (times[high] == end and right)):
+                while high < steps and _within(times[high] - times[t], ahead, right):
                     high += 1
             starts[t], stops[t] = min(low, high), high
 
     return make_kernel("moving.bounds", kernel)
+
+
+@inlined
+def _within(passed, length, closed):
+    """Return whether a time lies in a window, whose end may be `closed`."""
+    return passed < length or (closed and passed == length)
 
 
 @inlined
