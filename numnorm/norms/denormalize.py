@@ -125,7 +125,7 @@ def denormalize(
     Computed in float64 and rounded once to the dtype of y. Where gamma is 0, nothing of x is left
     in y, and the result is infinite or NaN. `ada_norm` has no inverse, as two values of x may have
     the same y. For `weight_norm` the mean is None and rstd is ``g / norm``; for a norm by center
-    and scale rstd is ``1 / scale``.
+    and scale rstd is ``1 / (factor * scale + eps)``.
 
     References
     ----------
