@@ -1,8 +1,9 @@
 """The errors of moving norms at offsets, of numnorm and of its peers.
 
 ``python -m peers.accuracy`` prints the tables of docs/numerics.md. The data are 10,000 steps of
-normal noise in 8 channels, and the errors those of all full windows, or of all steps, against the
-definition of the data as they are after their own rounding.
+normal noise in 8 channels, a minute apart on average where they have times, and the errors those of
+all full windows, or of all steps, against the definition of the data as they are after their own
+rounding.
 """
 
 from __future__ import annotations
@@ -12,43 +13,47 @@ from functools import lru_cache
 
 import numpy as np
 
-from .arrays import Array, Arrays
+from .arrays import Array, Timed, times_of
 from .cases import Case
 from .libraries import load
 from .report import as_markdown
-from .statistics_definition import fading, windows
+from .statistics_definition import fading, shares, starts, windows
 
 SHAPE = (10_000, 8)
 WINDOW = 50
 OFFSETS = (0.0, 1e3, 1e5, 1e7)
 # A value at this step, and the errors of the windows after it.
 OUTLIER, AT = 1e12, 5000
-MOVING = ("numnorm", "pandas", "bottleneck", "numbagg", "torchaudio", "scipy", "numpy")
-FADING = ("numnorm", "pandas", "numbagg", "braindecode")
+LIBRARIES = {
+    "moving_norm": ("numnorm", "pandas", "bottleneck", "numbagg", "torchaudio", "scipy", "numpy"),
+    "exponential_norm": ("numnorm", "pandas", "numbagg", "braindecode"),
+    "moving_norm_times": ("numnorm", "pandas"),
+    "exponential_norm_times": ("numnorm", "pandas"),
+}
 
 
 @lru_cache(maxsize=1)
-def _data(dtype: str, offset: float, outlier: bool) -> tuple[Array, Array, Array]:
-    """Return the data, and the windows and the fading statistics by their definitions."""
-    x = (np.random.default_rng(0).standard_normal(SHAPE) + offset).astype(dtype)
+def _data(case: Case, offset: float, outlier: bool) -> tuple[Timed, Array]:
+    """Return the data, and the last steps by the definition."""
+    x = (np.random.default_rng(0).standard_normal(SHAPE) + offset).astype(case.dtype)
     if outlier:
         x[AT] = OUTLIER
-    return x, windows(x, WINDOW, np.arange(_first(outlier), len(x))), fading(x)
-
-
-def _first(outlier: bool) -> int:
-    return AT + WINDOW if outlier else WINDOW - 1
+    arrays = Timed(x, times_of(len(x)))
+    if not case.window:
+        return arrays, fading(x, shares(case, arrays))
+    steps = np.arange(AT + WINDOW if outlier else WINDOW - 1, len(x))
+    return arrays, windows(x, starts(case, arrays, steps), steps)
 
 
 def error(library: str, norm: str, dtype: str, offset: float, outlier: bool = False) -> float:
     """Return the largest absolute error of a library."""
-    x, of_windows, faded = _data(dtype, offset, outlier)
-    case = Case(norm, "forward", SHAPE, dtype, window=WINDOW if norm == "moving_norm" else 0)
-    call = load(library).call_of(case, Arrays(x, *[None] * 5))
+    window = WINDOW if norm.startswith("moving") else 0
+    case = Case(norm, "forward", SHAPE, dtype, window=window)
+    arrays, expected = _data(case, offset, outlier)
+    call = load(library).call_of(case, arrays)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         (y,) = call.arrays(call.run())
-    expected = of_windows if case.window else faded
     return float(abs(y[len(y) - len(expected) :] - expected).max())
 
 
@@ -75,9 +80,9 @@ def _brief(number: float, form: str) -> str:
 
 
 def main() -> None:
-    """Print both tables."""
-    print(_table("moving_norm", MOVING))
-    print(_table("exponential_norm", FADING))
+    """Print the tables."""
+    for norm, libraries in LIBRARIES.items():
+        print(_table(norm, libraries))
 
 
 if __name__ == "__main__":

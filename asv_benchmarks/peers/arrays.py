@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from numnorm import rnn
 
-from .cases import CELLS, LABELS, Case
+from .cases import BATCHES, CELLS, CHUNKS, LABELS, Case
 
 Array = np.ndarray[Any, Any]
 
@@ -47,6 +48,30 @@ class Labelled(NamedTuple):
 
     x: Array
     labels: Array
+
+
+class Timed(NamedTuple):
+    """An input, and the time of each of its steps."""
+
+    x: Array
+    times: Array
+
+
+class Sparse(NamedTuple):
+    """A sparse matrix, and the batch of each of its rows, or None."""
+
+    x: Any
+    labels: Array | None
+
+    def each(self, function: Callable[[Any], Any]) -> Any:
+        """Return the matrix of a function's results for each batch."""
+        from scipy import sparse
+
+        if self.labels is None:
+            return function(self.x)
+        rows = [np.flatnonzero(self.labels == batch) for batch in range(BATCHES)]
+        stacked = sparse.vstack([function(self.x[of]) for of in rows], format="csr")
+        return stacked[np.argsort(np.concatenate(rows))].asformat(self.x.format)
 
 
 class Inverse(NamedTuple):
@@ -135,19 +160,54 @@ def _drawn_inverse(norm: str, shape: tuple[int, ...], dtype: str) -> Inverse:
     return Inverse(x, generator.normal(5, 1, own), generator.uniform(0.5, 2, own))
 
 
+@lru_cache(maxsize=1)
+def _drawn_sparse(shape: tuple[int, int], dtype: str, density: float) -> Sparse:
+    from scipy import sparse
+
+    rng, (rows, columns) = np.random.default_rng(0), shape
+    # The distances of what is stored, a tenth more than are needed: much faster than SciPy's.
+    distances = rng.geometric(density, round(1.1 * density * rows * columns))
+    places = np.cumsum(distances) - 1
+    places = places[places < rows * columns]
+    values = (1 - rng.random(len(places))).astype(dtype)  # no zeros
+    coordinates = np.array(np.divmod(places, columns), np.int32)
+    x = sparse.coo_array((values, coordinates), shape).tocsr()
+    return Sparse(x, rng.integers(0, BATCHES, rows))
+
+
+def times_of(steps: int) -> Array:
+    """Return times of seconds, a minute apart on average."""
+    passed = np.random.default_rng(1).integers(1, 120, steps)
+    return np.datetime64("2026-01-01", "s") + np.cumsum(passed)
+
+
+def in_chunks(x: Array) -> Any:
+    """Return a lazy array of Dask."""
+    import dask.array as da
+
+    return da.from_array(x, chunks=(-(-len(x) // CHUNKS), -1))
+
+
 def arrays_of(case: Case) -> Any:
     """Return the `Sequences` of a cell, or the `Arrays` of a norm, in the dtype of `case`.
 
-    For an estimator and a moving norm only x is there; where values are missing, an `Incomplete`;
-    of samples with labels, a `Labelled`; for the way back, an `Inverse`.
+    For estimators, moving norms and quantiles only x is there; where values are missing, an
+    `Incomplete`; of samples with labels, a `Labelled`; for the way back, an `Inverse`; of irregular
+    steps, a `Timed`; of sparse matrices, a `Sparse`.
     The axis 1 of a norm's array is that of rows and of channels.
     """
     if case.family == "cells":
         return _drawn_sequences(case.norm, case.shape, case.dtype)
     if case.family == "estimators":
         return _drawn_spectra(case.shape, case.dtype)
-    if case.family in ("moving", "order"):
+    if case.family in ("moving", "order", "quantiles"):
         return _drawn_recording(case.shape, case.dtype)
+    if case.family == "times":
+        return Timed(_drawn_recording(case.shape, case.dtype).x, times_of(case.shape[0]))
+    if case.family == "sparse":
+        x, labels = _drawn_sparse(case.shape, case.dtype, case.density)
+        by_batch = case.norm.startswith("batches")
+        return Sparse(x.asformat(case.norm[-3:]), labels if by_batch else None)
     if case.family == "missing":
         return _drawn_incomplete(case.shape, case.dtype, case.norm != "rows_where")
     if case.family == "labels":

@@ -77,6 +77,25 @@ ROBUST_ROWS = [
     (8192, 16),
 ]
 
+# Irregular steps, a minute apart on average, and channels; windows are of so many minutes.
+TIMED = [(600, 1), (600, 80), (10_000, 1), (10_000, 22), (100_000, 1), (100_000, 22)]
+TIMED += [(1_000_000, 1), (1_000_000, 4)]
+QUICK_TIMED = [(600, 80), (10_000, 22)]
+# Samples and features for quantiles of each feature.
+SAMPLES = [(1000, 1), (1000, 100), (1000, 1000), (100_000, 1), (100_000, 30)]
+SAMPLES += [(1_000_000, 1), (1_000_000, 4), (10_000_000, 1)]
+# Samples and features of sparse matrices, and the share of values that are stored.
+STORED = {
+    (1000, 100): 0.1,
+    (3000, 2000): 0.1,
+    (50_000, 2000): 0.05,
+    (100_000, 300): 0.1,
+    (2000, 20_000): 0.02,
+    (300_000, 30): 0.3,
+    (50_000, 50): 0.9,
+    (500_000, 10_000): 0.0005,
+}
+
 # The number of groups in Wu and He (2018).
 GROUPS = 32
 # Added to a variance.
@@ -109,6 +128,20 @@ INVERSES = ("denormalize", "denormalize_features")
 ROBUST = tuple(
     f"{kind}_{lines}" for lines in ("rows", "columns") for kind in ("mad", "iqr", "median")
 )
+# By windows that last a duration, and by weights with a half-life, in minutes.
+TIMES = ("moving_norm_times", "exponential_norm_times")
+HALFLIFE = 300
+# Three quantiles of each feature, or the median and the interquartile range: of the whole array,
+# of chunks in turn, with an error of rank, and of chunks of Dask.
+QUANTILES = ("quantiles", "median_iqr", "quantiles_chunks", "quantiles_error", "quantiles_dask")
+Q = (0.25, 0.5, 0.75)
+CHUNKS = 10
+ERROR = 0.01
+# Mean and variance of each feature, or the samples by their deviations, of all or of each batch.
+SPARSE = tuple(
+    f"{what}_{layout}" for layout in ("csr", "csc") for what in ("moments", "scaled", "batches")
+)
+MOST, BATCHES = 10.0, 8
 FAMILIES = {
     "estimators": ESTIMATORS,
     "moving": MOVING,
@@ -117,6 +150,9 @@ FAMILIES = {
     "labels": BY_LABEL,
     "inverse": INVERSES,
     "robust": ROBUST,
+    "times": TIMES,
+    "quantiles": QUANTILES,
+    "sparse": SPARSE,
 }
 
 
@@ -141,7 +177,9 @@ class Case:
     out : bool
         Whether the result is written into an existing array.
     window : int
-        The number of steps of a window that moves, else 0.
+        The number of steps of a window that moves, or of minutes in `TIMES`, else 0.
+    density : float
+        The share of values that are stored, less than 1 for sparse matrices.
     """
 
     norm: str
@@ -150,6 +188,7 @@ class Case:
     dtype: str = "float32"
     out: bool = False
     window: int = 0
+    density: float = 1.0
 
     @property
     def family(self) -> str:
@@ -168,13 +207,16 @@ class Case:
     def label(self) -> str:
         """The norm and the array, in words."""
         window = f", window {self.window}" if self.window else ""
-        return f"{self.norm} {self.dtype} {'×'.join(map(str, self.shape))}{window}"
+        minutes = " min" if window and self.family == "times" else ""
+        stored = f", {self.density:.2%} stored" if self.density < 1 else ""
+        shape = "×".join(map(str, self.shape))
+        return f"{self.norm} {self.dtype} {shape}{window}{minutes}{stored}"
 
     @property
     def axis(self) -> int:
         """The axis of time, or of what has one mean."""
-        steps_first = self.norm in ("moving_norm", "exponential_norm")
-        return 0 if steps_first or "columns" in self.norm else 1
+        steps_first = self.norm in ("moving_norm", "exponential_norm", *TIMES)
+        return 0 if steps_first or "columns" in self.norm or self.family == "quantiles" else 1
 
     @property
     def name(self) -> str:
@@ -196,7 +238,8 @@ def all_cases(quick: bool = False) -> list[Case]:
     by_label = _by_label(QUICK_LABELLED if quick else LABELLED)
     robust = _robust(ROBUST_ROWS[4:6] if quick else ROBUST_ROWS)
     statistics = [*_moving(quick), *_order(quick), *_missing(incomplete), *by_label]
-    return [*norms, *cells, *estimators, *statistics, *_inverses(quick), *robust]
+    statistics += [*_inverses(quick), *robust, *_times(quick), *_quantiles(quick), *_sparse(quick)]
+    return [*norms, *cells, *estimators, *statistics]
 
 
 def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -> Iterator[Case]:
@@ -247,17 +290,19 @@ def _moving(quick: bool) -> Iterator[Case]:
     last, fading = (TIME_LAST[:1], FADING[:1]) if quick else (TIME_LAST, FADING)
     for dtype, size in {"float32": 4, "float64": 8}.items():
         for shape in QUICK_RECORDINGS if quick else RECORDINGS:
-            count = math.prod(shape)
-            if size * count > MOST_BYTES:
-                continue
-            for window in (WINDOW,) if quick or count > LONG else WINDOWS:
-                if window <= shape[0]:
+            if size * math.prod(shape) <= MOST_BYTES:
+                for window in _windows(shape, quick):
                     yield Case("moving_norm", "forward", shape, dtype, window=window)
         for shape in fading:
             yield Case("exponential_norm", "forward", shape, dtype)
         for shape in last:
             yield Case("moving_norm_last", "forward", shape, dtype, window=WINDOW)
             yield Case("exponential_norm_last", "forward", shape, dtype)
+
+
+def _windows(shape: tuple[int, ...], quick: bool) -> list[int]:
+    windows = (WINDOW,) if quick or math.prod(shape) > LONG else WINDOWS
+    return [window for window in windows if window <= shape[0]]
 
 
 def _order(quick: bool) -> Iterator[Case]:
@@ -294,3 +339,23 @@ def _robust(shapes: list[tuple[int, ...]]) -> Iterator[Case]:
         for dtype in ("float32", "float64"):
             for norm in ROBUST:
                 yield Case(norm, "forward", shape[::-1] if "columns" in norm else shape, dtype)
+
+
+def _times(quick: bool) -> Iterator[Case]:
+    for shape in QUICK_TIMED if quick else TIMED:
+        for dtype in ("float32", "float64"):
+            for window in _windows(shape, quick or dtype == "float32"):
+                yield Case("moving_norm_times", "forward", shape, dtype, window=window)
+            yield Case("exponential_norm_times", "forward", shape, dtype)
+
+
+def _quantiles(quick: bool) -> Iterator[Case]:
+    for shape in SAMPLES[:2] if quick else SAMPLES:
+        for norm in QUANTILES:
+            yield Case(norm, "forward", shape)
+
+
+def _sparse(quick: bool) -> Iterator[Case]:
+    for shape, density in list(STORED.items())[: 2 if quick else None]:
+        for norm in SPARSE:
+            yield Case(norm, "forward", shape, density=density)

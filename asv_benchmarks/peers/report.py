@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import fields
 from typing import Any
 
-from .cases import Case
+from .cases import BATCHES, CHUNKS, ERROR, HALFLIFE, MOST, Case
 from .libraries import APART, COMPILED, FLOOR, YARDSTICKS
 from .rounds import Record
 
@@ -61,6 +62,21 @@ deviation of normal data (`mad`), by the interquartile range (`iqr`), or not at 
 left out. scikit-learn's are `robust_scale` and `RobustScaler`, NumPy's `nanmedian` and
 `nanpercentile`; SciPy's `median_abs_deviation` gets its median from NumPy.
 
+The cases of times are irregular steps × channels, a minute apart on average, beside a data frame of
+pandas with the same times: windows of some minutes, and weights with a half-life of {HALFLIFE}
+minutes.
+
+Quantiles are 0.25, 0.5 and 0.75 of each feature, samples × features, or the median and the
+interquartile range (`median_iqr`). scikit-learn's are what `QuantileTransformer` and `RobustScaler`
+keep. In `quantiles_chunks` numnorm has {CHUNKS} chunks in turn, and the others the whole array; in
+`quantiles_error` an error of rank of {ERROR} is allowed, twice as much is **wrong**, and Dask's is
+`da.percentile`, which merges quantiles of chunks. In `quantiles_dask` both get chunks of Dask.
+
+Sparse matrices are samples × features, CSR and CSC: mean and variance of each feature (`moments`),
+the stored values by their deviation, up to {MOST:g} (`scaled`), and the same in {BATCHES} batches,
+for the others a loop (`batches`). scikit-learn's are `mean_variance_axis` and `StandardScaler`; the
+formula of scanpy's `scale` is written in SciPy. `{FLOOR}` copies the matrix.
+
 The last tables are of compiled code, with ratios to their first column: numnorm.jax under
 `jax.jit` beside the definitions in JAX, and numnorm in a function of Numba beside plain loops in
 three passes, both with one thread.
@@ -103,9 +119,9 @@ def _comparison(result: dict[str, Any], own: str, names: list[str]) -> list[str]
 
 def case_of(record: Record) -> Case:
     """Return the case of a record."""
-    case = {name: record[name] for name in ("norm", "direction", "dtype", "out")}
-    # Older results have no windows.
-    return Case(**case, shape=tuple(record["shape"]), window=record.get("window", 0))
+    # Older results lack the last of them.
+    case = {f.name: record[f.name] for f in fields(Case) if f.name in record}
+    return Case(**{**case, "shape": tuple(record["shape"])})
 
 
 def ratio(record: Record | None, to: Record | None) -> float | None:

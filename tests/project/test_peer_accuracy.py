@@ -13,7 +13,8 @@ ROW = re.compile(r"\| (float\d\d), ([\de]+)(, after 1e12)? \| ([\de-]+) \|")
 def rows(norm):
     """The dtype, the offset, whether there is an outlier, and the error of numnorm."""
     page = (ROOT / "docs" / "numerics.md").read_text("utf-8")
-    table = page[page.index(f"| dtype, offset | `{norm}` |") :].split("\n\n")[0]
+    words = norm.replace("_times", "(times=)")
+    table = page[page.index(f"| dtype, offset | `{words}` |") :].split("\n\n")[0]
     for dtype, offset, after, error in ROW.findall(table):
         yield dtype, float(offset), bool(after), float(error)
 
@@ -24,10 +25,13 @@ def accuracy(monkeypatch):
     return importlib.import_module("peers.accuracy")
 
 
-@pytest.mark.parametrize("norm, count", [("moving_norm", 9), ("exponential_norm", 8)])
-def test_the_page_has_the_errors_of_numnorm(norm, count, accuracy):
+NORMS = ["moving_norm", "exponential_norm", "moving_norm_times", "exponential_norm_times"]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_page_has_the_errors_of_numnorm(norm, accuracy):
     listed = list(rows(norm))
-    assert len(listed) == count
+    assert len(listed) == (9 if norm == "moving_norm" else 8)
     assert {offset for _, offset, _, _ in listed} == set(accuracy.OFFSETS)
     for dtype, offset, after, stated in listed:
         error = accuracy.error("numnorm", norm, dtype, offset, after)

@@ -180,6 +180,7 @@ def test_estimators_do_what_the_definition_says(library, estimator, monkeypatch)
 MOVING = ["moving_norm", "moving_norm_last", "exponential_norm", "exponential_norm_last"]
 ORDER = ["moving_median", "moving_quartiles"]
 MISSING = ["rows_nan", "columns_nan", "rows_where"]
+TIMES = ["moving_norm_times", "exponential_norm_times"]
 
 
 ROBUST = [f"{kind}_{lines}" for kind in ("mad", "iqr", "median") for lines in ("rows", "columns")]
@@ -204,7 +205,7 @@ def test_robust_norms_are_what_the_definition_says(library, norm, monkeypatch):
     assert error <= allowed
 
 
-@pytest.mark.parametrize("norm", MOVING + ORDER + MISSING)
+@pytest.mark.parametrize("norm", MOVING + ORDER + MISSING + TIMES)
 @pytest.mark.parametrize(
     "library",
     [
@@ -259,6 +260,44 @@ def test_statistics_of_labels_are_what_the_definition_says(library, norm, monkey
     assert error <= allowed
 
 
+COLUMNS = ["quantiles", "median_iqr", "quantiles_chunks", "quantiles_error", "quantiles_dask"]
+COLUMNS += [f"{what}_{of}" for what in ("moments", "scaled", "batches") for of in ("csr", "csc")]
+
+
+@pytest.mark.parametrize("norm", COLUMNS)
+@pytest.mark.parametrize("library", ["numnorm", "numpy", "sklearn", "pandas", "dask", "scanpy"])
+def test_quantiles_and_sparse_columns_are_what_the_definition_says(library, norm, monkeypatch):
+    if library != "scanpy":
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    arrays, cases, definition, libraries = (
+        importlib.import_module(f"peers.{name}")
+        for name in ("arrays", "cases", "definition", "libraries")
+    )
+    case = cases.Case(norm, "forward", (400, 12), density=0.3 if norm in cases.SPARSE else 1.0)
+    call = libraries.load(library).call_of(case, arrays.arrays_of(case))
+    if call is None:
+        assert library != "numnorm"
+        return
+    (y,) = call.arrays(call.run())
+    ((error, allowed),) = definition.errors_of(case, [y])
+    assert error <= allowed
+    ((error, allowed),) = definition.errors_of(case, [y * 2])
+    assert error > allowed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the memory")
+def test_the_memory_of_calls(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    cases, memory = (importlib.import_module(f"peers.{name}") for name in ("cases", "memory"))
+    assert 31 < memory.peak(lambda: np.ones(1 << 22)) < 40
+    case = cases.Case("scaled_csr", "forward", (400, 12), density=0.3)
+    assert 0 <= memory.of_case("numnorm", case) < 10
+    path = memory._written(tmp_path / "x.npy", 100)
+    for calls in memory.OF_FILES.values():
+        assert memory.of_file(calls["numnorm"], [path]) >= 0
+
+
 CELL_LIBRARIES = [
     ("numnorm", "lstm"),
     ("numnorm", "ln_lstm"),
@@ -307,7 +346,7 @@ def test_norms_and_cells_can_be_chosen(quick, monkeypatch):
     cases = importlib.import_module("peers.cases")
     every = cases.all_cases(quick)
     names = ("norms", "cells", "estimators", "moving", "order", "missing", "labels", "inverse")
-    names += ("robust",)
+    names += ("robust", "times", "quantiles", "sparse")
     families = [{c for c in every if c.name.startswith(f"{only},")} for only in names]
     assert all(families)
     assert sum(map(len, families)) == len(set(every)) == len(set().union(*families))

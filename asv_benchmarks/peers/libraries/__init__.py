@@ -17,7 +17,7 @@ from ..cases import FAMILIES
 FLOOR = "copyto"
 # In the folder `statistics`.
 STATISTICS = ("pandas", "bottleneck", "numbagg", "torchaudio", "braindecode", "numpy_ma")
-STATISTICS += ("xarray", "flox")
+STATISTICS += ("xarray", "flox", "dask", "scanpy")
 LIBRARIES = (
     *("numnorm", "torch", "torch_nn", "onnxruntime", "jax", "scipy", "sklearn", "numpy"),
     "chemotools",

@@ -12,8 +12,8 @@ import numpy as np
 import numnorm
 from numnorm import rnn
 
-from ..arrays import Array, Arrays, Labelled, Sequences
-from ..cases import ALPHA, CELLS, GROUPS, Case
+from ..arrays import Array, Arrays, Labelled, Sequences, Sparse, Timed, in_chunks
+from ..cases import ALPHA, CELLS, CHUNKS, ERROR, GROUPS, HALFLIFE, LEAST, MOST, Case, Q
 from . import Call
 
 PACKAGES = ("numnorm", "numba", "llvmlite", "numpy")
@@ -27,6 +27,12 @@ def call_of(case: Case, arrays: Any) -> Call:
         return _cell(case, arrays)
     if case.family in ("moving", "order", "missing"):
         return Call(_statistics(case, arrays), lambda y: [y])
+    if case.family == "times":
+        return Call(_by_times(case, arrays), lambda y: [y])
+    if case.family == "quantiles":
+        return Call(_quantiles(case, arrays.x), lambda q: [q])
+    if case.family == "sparse":
+        return Call(partial(_sparse, case, arrays), lambda y: [y])
     if case.family == "labels":
         return Call(partial(_by_label, case, arrays), lambda y: [y])
     if case.family == "robust":
@@ -93,6 +99,43 @@ def _statistics(case: Case, arrays: Any) -> Any:
         return partial(numnorm.layer_norm, arrays.x, eps=0.0, where=arrays.keep)
     norm = numnorm.layer_norm if case.norm == "rows_nan" else numnorm.batch_norm
     return partial(norm, arrays.x, eps=0.0, nan_policy="omit")
+
+
+def _by_times(case: Case, arrays: Timed) -> Any:
+    x, times = arrays
+    if case.window:
+        duration = np.timedelta64(case.window, "m")
+        return partial(numnorm.moving_norm, x, duration, times=times, axis=0)
+    options: dict[str, Any] = {"halflife": np.timedelta64(HALFLIFE, "m"), "times": times}
+    return partial(numnorm.exponential_norm, x, axis=0, eps=LEAST, **options)
+
+
+def _quantiles(case: Case, x: Array) -> Any:
+    if case.norm == "quantiles_dask":
+        lazy, workers = in_chunks(x), numba.get_num_threads()
+        return lambda: numnorm.quantiles(lazy).quantile(Q).compute(num_workers=workers)
+    streamed = case.norm in ("quantiles_chunks", "quantiles_error")
+    chunks = np.array_split(x, CHUNKS if streamed else 1)
+    error = ERROR if case.norm == "quantiles_error" else None
+
+    def run() -> Array:
+        total = None
+        for chunk in chunks:
+            total = numnorm.quantiles(chunk, after=total, error=error)
+        assert total is not None
+        if case.norm == "median_iqr":
+            return np.stack([total.median(), total.iqr()])
+        return np.asarray(total.quantile(Q))
+
+    return run
+
+
+def _sparse(case: Case, arrays: Sparse) -> Any:
+    x, labels = arrays
+    if case.norm.startswith("moments"):
+        moments = numnorm.batch_moments(x)
+        return np.stack([moments.mean, moments.var()])
+    return numnorm.batch_norm(x, with_mean=False, eps=0, clip=MOST, labels=labels)
 
 
 def _by_label(case: Case, arrays: Labelled) -> Array:

@@ -1,4 +1,4 @@
-"""NumPy: the definitions as they are, an in-place layer norm, and cumulative sums."""
+"""NumPy: the definitions as they are, an in-place layer norm, cumulative sums, and `quantile`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import estimator_definition, robust_definition
 from ..arrays import Array, Arrays, Incomplete, Labelled
-from ..cases import EPS, Case
+from ..cases import EPS, Case, Q
 from ..definition import backward, forward
 from . import Call
 
@@ -22,8 +22,10 @@ def start(threads: int) -> None:
 
 def call_of(case: Case, arrays: Any) -> Call | None:
     """Return the definition in the dtype of the arrays, half precision in float32."""
-    if case.family in ("cells", "order"):
+    if case.family in ("cells", "order", "times", "sparse") or case.norm == "quantiles_dask":
         return None
+    if case.family == "quantiles":
+        return Call(partial(_quantiles, case, arrays.x), lambda q: [q])
     if case.family == "missing":
         return Call(partial(_missing, case, arrays), lambda y: [y])
     if case.family == "labels":
@@ -91,6 +93,11 @@ def _by_label(case: Case, arrays: Labelled) -> Array:
         part = x[own]
         y[own] = (part - part.mean(axis=0)) / part.std(axis=0)
     return y
+
+
+def _quantiles(case: Case, x: Array) -> Array:
+    low, median, high = found = np.quantile(x, Q, axis=0)
+    return np.stack([median, high - low]) if case.norm == "median_iqr" else found
 
 
 def _windows(case: Case, x: Array) -> Call:

@@ -25,7 +25,7 @@ def call_of(case: Case, arrays: Any) -> Call | None:
     if case.family == "order":
         function = partial(_medians, case, arrays.x)
         return Call(function, lambda y: [y]) if case.norm == "moving_median" else None
-    if case.window:
+    if case.family == "moving" and case.window:
         return Call(partial(_windows, case, arrays.x), lambda y: [y])
     if case.norm.startswith("mad"):
         return Call(partial(_robust, case, arrays.x), lambda y: [y])

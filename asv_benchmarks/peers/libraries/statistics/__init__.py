@@ -1,1 +1,1 @@
-"""Libraries of moving statistics, and of statistics with missing values."""
+"""Libraries of statistics: moving, incomplete, of labels, in chunks, and of sparse matrices."""

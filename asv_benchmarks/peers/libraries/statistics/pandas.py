@@ -1,4 +1,4 @@
-"""pandas: `rolling`, `ewm` and `groupby` of data frames, and statistics that leave NaN out."""
+"""pandas: `rolling`, `ewm`, `groupby` and `quantile` of data frames, and NaN left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...cases import ALPHA, LEAST, Case
+from ...cases import ALPHA, HALFLIFE, LEAST, Case, Q
 from .. import Call
 
 PACKAGES = ("pandas", "numpy")
@@ -22,7 +22,12 @@ def call_of(case: Case, arrays: Any) -> Call | None:
     """Return a call on a data frame, whose rows are the steps or samples."""
     if case.family == "moving":
         frame = pd.DataFrame(arrays.x if case.axis == 0 else arrays.x.T)
-        function = partial(_windows, frame, case.window) if case.window else partial(_fading, frame)
+        faded = partial(_fading, frame, alpha=ALPHA)
+        function = partial(_windows, frame, case.window) if case.window else faded
+    elif case.family == "times":
+        function = _by_times(pd.DataFrame(arrays.x, pd.DatetimeIndex(arrays.times)), case)
+    elif case.norm in ("quantiles", "quantiles_chunks"):
+        function = partial(pd.DataFrame(arrays.x, copy=False).quantile, Q)
     elif case.family == "labels":
         groups = pd.DataFrame(arrays.x).groupby(arrays.labels)
         statistics = case.norm == "labels_statistics"
@@ -37,7 +42,14 @@ def call_of(case: Case, arrays: Any) -> Call | None:
     return Call(function, lambda y: [y.to_numpy() if case.axis == 0 else y.to_numpy().T])
 
 
-def _windows(frame: Any, window: int) -> Any:
+def _by_times(frame: Any, case: Case) -> Any:
+    if case.window:
+        return partial(_windows, frame, pd.Timedelta(minutes=case.window))
+    half = pd.Timedelta(minutes=HALFLIFE)
+    return partial(_fading, frame, halflife=half, times=frame.index)
+
+
+def _windows(frame: Any, window: Any) -> Any:
     rolling = frame.rolling(window, min_periods=1)
     return (frame - rolling.mean()) / rolling.std(ddof=0)
 
@@ -50,10 +62,10 @@ def _order(frame: Any, case: Case) -> Any:
     return deviations / (rolling.quantile(0.75) - rolling.quantile(0.25))
 
 
-def _fading(frame: Any) -> Any:
+def _fading(frame: Any, **weights: Any) -> Any:
     """Return braindecode's formula as it was written before `lfilter`."""
-    deviations = frame - frame.ewm(alpha=ALPHA).mean()
-    squares = (deviations * deviations).ewm(alpha=ALPHA).mean()
+    deviations = frame - frame.ewm(**weights).mean()
+    squares = (deviations * deviations).ewm(**weights).mean()
     return deviations / np.maximum(LEAST, np.sqrt(squares))
 
 
