@@ -4,29 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.core import types
 
 from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.order.selection import times
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.simd.vector import compiled_as
 from numnorm.backends.formulas import order
 
 # By what the deviations from the median are divided.
 NOTHING, DEVIATION, QUANTILES = range(3)
-
-
-def _plain_times(a: Any, b: Any) -> Any:
-    return a * b
-
-
-@compiled_as(_plain_times)
-def _times(typing_context, a, b):
-    """Return a product that is rounded before anything is added to it."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.fmul(*arguments)
-
-    return types.float64(types.float64, types.float64), generate
 
 
 between, _quantile_place = inlined(order.between), inlined(order.quantile_place)
@@ -66,9 +51,9 @@ def places_of(count, method):
     low, high, alpha, beta, rounding = method
     number = np.float64(count)
     return (
-        _quantile_place(number, 0.5, alpha, beta, rounding, _times),
-        _quantile_place(number, low, alpha, beta, rounding, _times),
-        _quantile_place(number, high, alpha, beta, rounding, _times),
+        _quantile_place(number, 0.5, alpha, beta, rounding, times),
+        _quantile_place(number, low, alpha, beta, rounding, times),
+        _quantile_place(number, high, alpha, beta, rounding, times),
     )
 
 
