@@ -12,10 +12,10 @@ import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.memory.kernel_arrays import (
+    halves,
     make_aligned_zeros,
     make_scratch,
     release,
-    window,
 )
 from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
 from numnorm.backends.cpu.simd.element_type import ElementType
@@ -43,17 +43,10 @@ def chosen(share, one, other):
     return where_at_most(one, share, MOST) + where_at_most(other, _MORE, share)
 
 
-@inlined
-def halves(shares):
-    """Return the shares, and what they leave of 1, which lie one behind the other."""
-    size = shares.size // 2
-    return window(shares, 0, size), window(shares, size, size)
-
-
 def make_share_of(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     """Return a compiled ``share_of(shares, starts, t, offset)``: the share of step t, and the rest.
 
-    ``shares`` are the two arrays of `halves`.
+    ``shares`` are the shares of all steps, and what these leave of 1.
     """
     read = access.read_statistic
 

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
-from numnorm.backends.cpu.memory.kernel_arrays import make_scratch
+from numnorm.backends.cpu.memory.kernel_arrays import halves, make_scratch
 from numnorm.backends.cpu.moving.exponential_kernels import (
     LEAST_SHARE,
     advance_each,
     chosen,
-    halves,
     make_outputs,
     make_share_of,
     make_shared_counts,

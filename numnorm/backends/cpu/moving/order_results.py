@@ -19,13 +19,13 @@ between, _quantile_place = inlined(order.between), inlined(order.quantile_place)
 
 @inlined
 def unpacked(numbers, options):
-    """Return the tuples shape, blocks, windows, flags and method of arrays with them one by one.
+    """Return the tuples shape, blocks, windows, flags and method, read from the two arrays.
 
-    ``blocks`` are the number of groups, how many of them a channel has, of how many ends of
-    windows, and how many steps are ranked at once. ``windows`` are the end of the first window, and
-    what `contract.moving.ends_of` returns. ``flags`` are what the scale is, whether there is a
-    mask, and whether statistics are stored. The method is that of `formulas.order`, behind the two
-    quantiles.
+    ``blocks`` are the number of groups, the number of stretches of a channel (a group is one of
+    them), the number of windows of a stretch, and the number of steps that are ranked at once.
+    ``windows`` are the end of the first window, and what `contract.moving.ends_of` returns.
+    ``flags`` are what the scale is, whether there is a mask, and whether statistics are stored.
+    ``method`` are the two quantiles, and alpha, beta and rounding of `formulas.order`.
     """
     shape = numbers[0], numbers[1], numbers[2]
     blocks = numbers[3], numbers[4], numbers[5], numbers[6]

@@ -7,10 +7,9 @@ no step is missing, so do the shares.
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
-from numnorm.backends.cpu.memory.kernel_arrays import make_scratch
+from numnorm.backends.cpu.memory.kernel_arrays import halves, make_scratch
 from numnorm.backends.cpu.moving.exponential_kernels import (
     advance,
-    halves,
     make_first_block,
     make_share_of,
 )

@@ -106,7 +106,9 @@ def order_forward(
         target = output_like(source, x, "x", out, plan.element_type, plan.order, rows[:2])
     found = _found(source, target.reshape(-1), plan, layout, scaling, weighting, x.shape)
     saved = found.astype(plan.element_type.saved, copy=False)
-    center, scale = (saved[:, i].reshape(layout.statistic_shape).copy() for i in range(2))
+    center, scale = (
+        saved[:, i].reshape(layout.statistic_shape).copy() for i in range(entries.STORED)
+    )
     return result(target, x, out, plan.order), center, scale
 
 
