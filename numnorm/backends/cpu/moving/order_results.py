@@ -24,20 +24,20 @@ def unpacked(numbers, options):
     ``blocks`` are the number of groups, the number of stretches of a channel (a group is one of
     them), the number of windows of a stretch, and the number of steps that are ranked at once.
     ``windows`` are the end of the first window, and what `contract.moving.ends_of` returns.
-    ``flags`` are what the scale is, whether there is a mask, and whether statistics are stored.
+    ``flags`` are what the scale is, and whether there is a mask.
     ``method`` are the two quantiles, and alpha, beta and rounding of `formulas.order`.
     """
     shape = numbers[0], numbers[1], numbers[2]
     blocks = numbers[3], numbers[4], numbers[5], numbers[6]
     windows = numbers[7], numbers[8], numbers[9], numbers[10], numbers[11]
-    flags = numbers[12], numbers[13], numbers[14]
-    method = options[0], options[1], options[4], options[5], numbers[15]
+    flags = numbers[12], numbers[13]
+    method = options[0], options[1], options[4], options[5], numbers[14]
     return shape, blocks, windows, flags, method
 
 
 @inlined
-def part_of(group, shape, blocks, begin):
-    """Return where the channel of a group begins, and its first end of a window and the last."""
+def stretch_of(group, shape, blocks, begin):
+    """Return where the channel of a group begins, and between which ends of windows it lies."""
     _, steps, inner = shape
     _, stretches, stretch, _ = blocks
     outer, k = group // (stretches * inner), group // inner % stretches
@@ -75,28 +75,39 @@ def divisor_of(scale, kind, options):
     return scale if kind == NOTHING else scale * options[2] + options[3]
 
 
-def make_put(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``put(arrays, channel, inner, end, last, windows, flags, options, found)``.
+@inlined
+def outputs_of(end, last, windows):
+    """Return the first of the steps whose window ends with `end`, and the step after them.
 
-    It stores the results of the steps whose window ends with `end`; `last` is the last step.
-    ``found`` are the median of the window and its scale.
+    `last` is the last step.
+    """
+    begin, _, shift, early, late = windows
+    low = end + shift - (early if end == begin else 0)
+    high = end + shift + 1 + (late if end == last else 0)
+    return low, high
+
+
+def make_put(element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled ``put(arrays, place, given, found)``.
+
+    It stores the results of the steps of a window. ``place`` are the index of the channel and the
+    end of the window, and ``given`` are shape, windows, flags and options. ``found`` are the median
+    and the scale, which are not stored in arrays without elements.
     """
     stored = np.float32 if element_type.name == "float32" else np.float64
 
     @inlined
-    def put(arrays, channel, inner, end, last, windows, flags, options, found):
+    def put(arrays, place, given, found):
         x, y, median, scales = arrays
-        begin, _, shift, early, late = windows
-        kind, _, save = flags
+        (channel, end), (shape, windows, flags, options) = place, given
         center, scale = found
-        divisor = divisor_of(scale, kind, options)
-        low = end + shift - (early if end == begin else 0)
-        high = end + shift + 1 + (late if end == last else 0)
+        divisor = divisor_of(scale, flags[0], options)
+        low, high = outputs_of(end, shape[1] - 1, windows)
         for step in range(low, high):
-            i = channel + step * inner
+            i = channel + step * shape[2]
             deviation = np.float64(x[i]) - center
             y[i] = stored(deviation / divisor if divisor != 0.0 else 0.0)
-            if save != 0:
+            if median.size > 0:
                 median[i] = center
                 scales[i] = scale
 

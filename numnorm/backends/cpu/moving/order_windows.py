@@ -52,7 +52,7 @@ def moving_order_forward(
     plan = plan_of(wide.dtype, layout)
     source, (median, scales) = plan.flat(wide), statistics_for(wide, save)
     target = target_of(source, wide, out if wide is x else None, (source,))
-    _run(plan, (source, keep, target, median, scales), (begin, *sizes), windows, save)
+    _run(plan, (source, keep, target, median, scales), (begin, *sizes), windows)
     y = _in_dtype(target, x, out)
     dtype = np.float32 if x.dtype.itemsize == 2 else np.float64
     saved = (rounded(a, np.dtype(dtype)).reshape(x.shape) for a in (median, scales) if save)
@@ -90,7 +90,7 @@ def moving_order_backward(
         channels = layout.outer * layout.inner
         block = max(sizes[0], tuning.ORDER_BLOCK_LEAST)
         blocks = channels, 1, layout.steps, block
-        numbers, options = _arguments(plan, blocks, (begin, *sizes), windows, keep, True)
+        numbers, options = _arguments(plan, blocks, (begin, *sizes), windows, keep)
         parts = parts_of(channels)
         arrays = flat[0], flat[1], mask, *saved, dx
         plan.run(_gradient_kernel(), (*arrays, numbers, options, parts), parts, _WORK)
@@ -122,7 +122,7 @@ def moving_order_step(
     target = np.empty_like(source)
     size = min(window, max(held + layout.steps, 1))
     arrays = source, kept, target, *statistics_for(wide, False)
-    _run(plan, arrays, (held, size, 0, 0, 0), windows, False)
+    _run(plan, arrays, (held, size, 0, 0, 0), windows)
     y = target.view(wide.dtype).reshape(together.shape)[last_steps(layout, layout.steps)]
     last = last_steps(layout, min(window - 1, done + layout.steps))
     after = MovingState(
@@ -144,7 +144,6 @@ def _run(
     arrays: tuple[Any, ...],
     ends: tuple[int, int, int, int, int],
     windows: OrderWindows,
-    save: bool,
 ) -> None:
     """Run a forward kernel for arrays (x, keep, y, median, scales), if there is anything to do."""
     x, keep, *results = arrays
@@ -157,7 +156,7 @@ def _run(
     stretches = -(-(steps - begin) // stretch)
     groups = outer * stretches * inner
     blocks = groups, stretches, stretch, block
-    numbers, options = _arguments(plan, blocks, ends, windows, keep, save)
+    numbers, options = _arguments(plan, blocks, ends, windows, keep)
     kernel = (_narrow_kernel if narrow else _wide_kernel)(plan.element_type)
     parts = parts_of(groups)
     plan.run(kernel, (x, _mask(keep), *results, numbers, options, parts), parts, _WORK)
@@ -169,11 +168,10 @@ def _arguments(
     ends: tuple[int, ...],
     windows: OrderWindows,
     keep: Array | None,
-    save: bool,
 ) -> tuple[Array, Array]:
     """Return numbers and options as kernels take them."""
     *method, rounding = windows.rule
-    flags = _KINDS[windows.kind], int(keep is not None), int(save)
+    flags = _KINDS[windows.kind], int(keep is not None)
     numbers = np.array([*plan.shape, *blocks, *ends, *flags, rounding], np.int64)
     scale = windows.factor, windows.windows.eps
     return numbers, np.array([windows.low, windows.high, *scale, *method], np.float64)
