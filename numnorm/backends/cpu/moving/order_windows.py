@@ -170,11 +170,10 @@ def _arguments(
     keep: Array | None,
 ) -> tuple[Array, Array]:
     """Return numbers and options as kernels take them."""
-    *method, rounding = windows.rule
-    flags = _KINDS[windows.kind], int(keep is not None)
+    (kind, low, high, factor), (alpha, beta, rounding) = windows.spread, windows.rule
+    flags = _KINDS[kind], int(keep is not None)
     numbers = np.array([*plan.shape, *blocks, *ends, *flags, rounding], np.int64)
-    scale = windows.factor, windows.windows.eps
-    return numbers, np.array([windows.low, windows.high, *scale, *method], np.float64)
+    return numbers, np.array([low, high, factor, windows.windows.eps, alpha, beta], np.float64)
 
 
 def _mask(keep: Array | None) -> Array:
