@@ -420,8 +420,8 @@ def _order_windows(
     least = check_integer("min_window", min_window, 1)
     if least > window:
         raise ValueError(f"min_window must be at most the window, {window}, got {least}")
-    flag, number = check_flag("center", center), check_eps(eps)
-    windows = windows_by(window, flag, least, True, True, number)
+    around, added = check_flag("center", center), check_eps(eps)
+    windows = windows_by(window, around, least, centred=True, scaled=True, eps=added)
     rule = METHODS[check_method(method, weighted=False)]
     return OrderWindows(windows, spread_by(scale, factor), rule)
 

@@ -11,7 +11,7 @@ from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.formulas import order
 
 # By what the deviations from the median are divided.
-NOTHING, DEVIATION, QUANTILES = range(3)
+UNSCALED, DEVIATION, QUANTILES = range(3)
 
 
 between, _quantile_place = inlined(order.between), inlined(order.quantile_place)
@@ -72,7 +72,7 @@ def distance(lower, upper):
 @inlined
 def divisor_of(scale, kind, options):
     """Return by what deviations are divided, with the factor and eps of the options."""
-    return scale if kind == NOTHING else scale * options[2] + options[3]
+    return scale if kind == UNSCALED else scale * options[2] + options[3]
 
 
 @inlined

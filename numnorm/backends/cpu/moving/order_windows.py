@@ -17,19 +17,19 @@ from numnorm.backends.cpu.moving.arrays import (
     Plan,
     joined,
     last_steps,
+    new_statistics,
     parts_of,
     plan_of,
     result_of,
-    statistics_for,
     target_of,
 )
 from numnorm.backends.cpu.moving.order_gradient_kernel import make_order_gradient_kernel
 from numnorm.backends.cpu.moving.order_narrow_kernel import make_narrow_order_kernel
-from numnorm.backends.cpu.moving.order_results import DEVIATION, NOTHING, QUANTILES
+from numnorm.backends.cpu.moving.order_results import DEVIATION, QUANTILES, UNSCALED
 from numnorm.backends.cpu.moving.order_wide_kernel import make_wide_order_kernel
 from numnorm.layouts import MovingLayout, sequences_by
 
-_KINDS = {None: NOTHING, "mad": DEVIATION, "quantiles": QUANTILES, "range": QUANTILES}
+_KINDS = {None: UNSCALED, "mad": DEVIATION, "quantiles": QUANTILES, "range": QUANTILES}
 _NO_MASK = np.empty(0, np.uint8)
 
 _narrow_kernel = functools.cache(make_narrow_order_kernel)
@@ -48,9 +48,9 @@ def moving_order_forward(
     """Return y and, if `save` is true, median and scale of each step."""
     keep, fill = (None, _same) if weighting is None else selected_by(weighting, x)
     begin, sizes = ends_of(windows.windows, layout.steps)
-    wide = _wide(x)
+    wide = _widened(x)
     plan = plan_of(wide.dtype, layout)
-    source, (median, scales) = plan.flat(wide), statistics_for(wide, save)
+    source, (median, scales) = plan.flat(wide), new_statistics(wide, save)
     target = target_of(source, wide, out if wide is x else None, (source,))
     _run(plan, (source, keep, target, median, scales), (begin, *sizes), windows)
     y = _in_dtype(target, x, out)
@@ -116,12 +116,12 @@ def moving_order_step(
     done = checked_steps(state, before, x, axis, window)
     held = before.shape[axis]
     together, kept = joined(x, keep, state, before, axis)
-    wide = _wide(together)
+    wide = _widened(together)
     plan = plan_of(wide.dtype, sequences_by(layout.outer, held + layout.steps, layout.inner, axis))
     source = plan.flat(wide)
     target = np.empty_like(source)
     size = min(window, max(held + layout.steps, 1))
-    arrays = source, kept, target, *statistics_for(wide, False)
+    arrays = source, kept, target, *new_statistics(wide, False)
     _run(plan, arrays, (held, size, 0, 0, 0), windows)
     y = target.view(wide.dtype).reshape(together.shape)[last_steps(layout, layout.steps)]
     last = last_steps(layout, min(window - 1, done + layout.steps))
@@ -181,7 +181,7 @@ def _mask(keep: Array | None) -> Array:
     return _NO_MASK if keep is None else keep.astype(np.uint8, order="C").reshape(-1)
 
 
-def _wide(x: Array) -> Array:
+def _widened(x: Array) -> Array:
     """Return x in a dtype of kernels: float64 for half precision."""
     return x.astype(np.float64) if x.dtype.itemsize == 2 else x
 

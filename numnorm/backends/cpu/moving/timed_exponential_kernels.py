@@ -20,9 +20,9 @@ from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import make_at_least, where_at_most
 from numnorm.backends.cpu.simd.vector import multiply_add
 
-# Of a step that counts. Without `adjust`, one at the time of the step before has no weight; a share
-# of 0 would say that it is missing.
-_LEAST_SHARE = 1e-300
+# The share of a step that counts without weight: without `adjust`, one at the time of the step
+# before. A share of 0 would say that it is missing.
+_WEIGHTLESS = 1e-300
 
 
 def make_timed_shares_kernel(across: bool) -> Kernel:
@@ -30,15 +30,15 @@ def make_timed_shares_kernel(across: bool) -> Kernel:
 
     ``fading`` is that of `Decay`. The other arguments are as for `make_shares_kernel`.
     """
-    access, at_least = lane_access(MASK, across), make_at_least(_LEAST_SHARE)
+    access, at_least = lane_access(MASK, across), make_at_least(_WEIGHTLESS)
     read, read_state, write = access.read, access.read_statistic, access.write_statistic
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
 
     @inlined
-    def unadjusted(weight, gone, held, left, lost):
+    def unadjusted(weight, gone, held, left, faded):
         # The weight is what has been left since the last step: 1 just after it, and 0 before the
         # first one. What is gone has digits of its own.
-        gone = multiply_add(weight, lost, gone)
+        gone = multiply_add(weight, faded, gone)
         weight = weight * left
         share = where_at_most(at_least(gone), HALF, held)
         rest = where_at_most(weight, HALF, held) + where_at_most(1.0 - held, held, HALF)

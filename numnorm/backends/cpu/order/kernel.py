@@ -27,7 +27,7 @@ from numnorm.backends.formulas import order as formulas
 
 # What a row is centred by, and scaled by.
 MEDIAN, MEAN, NUMBER = range(3)
-NOTHING, MAD, QUANTILES, RANGE = range(4)
+UNSCALED, MAD, QUANTILES, RANGE = range(4)
 # The entries of what is found for a row. OF_CENTER, OF_SCALE and OF_UPPER are order statistics
 # of three entries each: + 0 the element below, + 1 the one above, + 2 the share of the one above.
 # The center is HIGH + LOW, and COUNT the number of elements that count.
@@ -241,7 +241,7 @@ def _make_statistics(weighted: bool) -> Callable[..., Any]:
                 distances = found[HIGH], found[LOW], -1.0
                 quantile(row, distances, 0.5, rule, scratch, found, OF_SCALE)
                 found[SCALE] = _between(found[OF_SCALE], found[OF_SCALE + 1], found[OF_SCALE + 2])
-        elif scale != NOTHING:
+        elif scale != UNSCALED:
             if scale == RANGE:
                 _range(source, start, count, found)
             else:
@@ -447,7 +447,7 @@ def make_order_kernel(element_type: ElementType, weighted: bool) -> Kernel:
                 statistics(given, words, options, scratch, found)
                 for i in range(columns):
                     table[(row + j) * columns + i] = found[i]
-                divisor = found[SCALE] * options[5] + options[6] if words[1] != NOTHING else 1.0
+                divisor = found[SCALE] * options[5] + options[6] if words[1] != UNSCALED else 1.0
                 scaling[j], scaling[ROWS_AT_ONCE + j] = found[HIGH], found[LOW]
                 scaling[2 * ROWS_AT_ONCE + j] = divisor
             if y.size > 0:

@@ -30,12 +30,12 @@ from numnorm.layouts import RowLayout
 _WORK = 64
 _CENTERS = {"median": entries.MEDIAN, "mean": entries.MEAN}
 _KINDS = {
-    None: entries.NOTHING,
+    None: entries.UNSCALED,
     "mad": entries.MAD,
     "quantiles": entries.QUANTILES,
     "range": entries.RANGE,
 }
-_NOTHING = np.empty(0)
+_NO_RESULT = np.empty(0)
 # Gradients are computed for rows of about so many elements at a time.
 _TOGETHER = 1 << 18
 
@@ -210,7 +210,7 @@ def order_backward(
     plan, moved = _plan_of(x.dtype, x.shape, layout), _moved(layout, x.ndim)
     source = _source(x, plan)
     found = _found(
-        source, _NOTHING.astype(source.dtype), plan, layout, scaling, weighting, x.shape,
+        source, _NO_RESULT.astype(source.dtype), plan, layout, scaling, weighting, x.shape,
         entries.FOUND,
     )  # fmt: skip
     found[:, entries.SCALE] = scale.reshape(-1)
