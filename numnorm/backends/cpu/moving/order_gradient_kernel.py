@@ -14,9 +14,7 @@ from numnorm.backends.cpu.moving.order_results import (
     outputs_of,
 )
 from numnorm.backends.cpu.moving.order_sets import after, before
-from numnorm.backends.cpu.moving.order_wide_kernel import (
-    make_walk,
-)
+from numnorm.backends.cpu.moving.order_wide_kernel import make_walk
 
 
 @inlined

@@ -41,7 +41,7 @@ from numnorm.backends.cpu.moving.order_sets import (
 )
 from numnorm.backends.cpu.simd.element_type import ElementType
 
-MISSING, NAN = -1, -2
+_MISSING, _NAN = -1, -2
 # An interval that moves further in one step is searched.
 _MOVES_MOST = 12
 
@@ -50,7 +50,7 @@ _MOVES_MOST = 12
 
 
 @inlined
-def nowhere():
+def _nowhere():
     """Return what follows an order statistic, a rank and its index, before it is looked up."""
     return np.int64(-1), np.int64(0)
 
@@ -103,7 +103,7 @@ def _value(ranked, values, followed, fraction):
 
 
 @shared
-def nearest(ranked, values, count, many, middle):
+def _nearest(ranked, values, count, many, middle):
     """Return the ranks of the first and the last of the `many` of `count` values near `middle`."""
     low, high = np.int64(0), count - many
     while low < high:
@@ -118,7 +118,7 @@ def nearest(ranked, values, count, many, middle):
 
 
 @inlined
-def unsearched():
+def _unsearched():
     """Return an interval that is not known yet."""
     return np.int64(0), np.int64(0), np.int64(0)
 
@@ -175,7 +175,7 @@ def _nearest_from(ranked, values, interval, count, many, middle):
         else:
             return first, last, held
         moves += 1
-    first, last = nearest(ranked, values, count, many, middle)
+    first, last = _nearest(ranked, values, count, many, middle)
     return first, last, many
 
 
@@ -206,11 +206,11 @@ def _read(arrays, places, start, stop, base, lists, count):
     channel, inner, masked = places
     keys, taken, _, _, _, ranks, _ = lists
     for step in range(start, stop):
-        ranks[step - base] = MISSING
+        ranks[step - base] = _MISSING
         if step >= 0:
             kept, value = value_at(x, keep, masked, channel + step * inner)
             if kept and value != value:
-                ranks[step - base] = NAN
+                ranks[step - base] = _NAN
             elif kept:
                 keys[count], taken[count] = as_key(value), step
                 count += 1
@@ -218,7 +218,7 @@ def _read(arrays, places, start, stop, base, lists, count):
 
 
 @inlined
-def ranked_block(arrays, places, bounds, lists, sets):
+def _ranked_block(arrays, places, bounds, lists, sets):
     """Rank the values of a block of steps, and those of the windows before its first step.
 
     Return the set of the ranks of the latter, how many there are and how many NaN, and of how many
@@ -246,12 +246,12 @@ def ranked_block(arrays, places, bounds, lists, sets):
     summed(ranked, total)
     unknown = np.int64(0)
     for i in range(window - 1):
-        unknown += np.int64(ranks[i] == NAN)
+        unknown += np.int64(ranks[i] == _NAN)
     return ranked, (known, unknown), (known, total)
 
 
 @inlined
-def following_block(bounds, lists, total):
+def _following_block(bounds, lists, total):
     """Keep what the next block begins with: sorted values, and the ranks that stand for none.
 
     Return how many values there are.
@@ -282,24 +282,24 @@ def _advanced(ranked, ranks, new, gone, state):
         count += 1
         middle, low, high = _entered(middle, rank), _entered(low, rank), _entered(high, rank)
         interval = _wider(interval, rank)
-    unknown += np.int64(rank == NAN)
-    rank = ranks[gone] if gone >= 0 else np.int64(MISSING)
+    unknown += np.int64(rank == _NAN)
+    rank = ranks[gone] if gone >= 0 else np.int64(_MISSING)
     if rank >= 0:
         remove(ranked, rank)
         count -= 1
         middle, low = _left(ranked, middle, rank), _left(ranked, low, rank)
         high, interval = _left(ranked, high, rank), _narrower(ranked, interval, rank)
-    unknown -= np.int64(rank == NAN)
+    unknown -= np.int64(rank == _NAN)
     return middle, low, high, interval, count, unknown
 
 
 @inlined
-def found_in(ranked, values, state, places, kind):
+def _found_in(ranked, values, state, places, kind):
     """Return the median and the scale of a window, and what follows them then."""
     middle, low, high, interval, count, unknown = state
     center = scale = np.nan
     if count == 0 or unknown > 0:
-        return (center, scale), (nowhere(), nowhere(), nowhere(), unsearched(), count, unknown)
+        return (center, scale), (_nowhere(), _nowhere(), _nowhere(), _unsearched(), count, unknown)
     (index, share), of_low, of_high = places
     middle = _at(ranked, index, middle)
     center = _value(ranked, values, middle, share)
@@ -317,12 +317,12 @@ def found_in(ranked, values, state, places, kind):
 
 
 @inlined
-def unfollowed(counts):
+def _unfollowed(counts):
     """Return the state of a window of which only how many values and NaN it has is known."""
-    return nowhere(), nowhere(), nowhere(), unsearched(), counts[0], counts[1]
+    return _nowhere(), _nowhere(), _nowhere(), _unsearched(), counts[0], counts[1]
 
 
-def make_room() -> Callable[..., Any]:
+def _make_room() -> Callable[..., Any]:
     """Return a compiled ``room(block, window)``: the lists and sets of blocks.
 
     They are the keys and the steps of values, twice, room for sorting, the rank of each step and
@@ -352,7 +352,7 @@ def make_walk(use: Callable[..., Any]) -> Callable[..., Any]:
     are the median and the scale, ``sets`` are the set of ranks, the value of each rank and its
     step, and ``followed`` are the state of the window and the places of the order statistics.
     """
-    new_room = make_room()
+    new_room = _make_room()
 
     @inlined
     def walk(source, arrays, numbers, options, parts, first, last):
@@ -368,10 +368,10 @@ def make_walk(use: Callable[..., Any]) -> Callable[..., Any]:
             for start in range(begin, end, block):
                 stop = min(start + block, end)
                 bounds = start, stop, window, known
-                ranked, counts, (known, total) = ranked_block(
+                ranked, counts, (known, total) = _ranked_block(
                     source, of_channel, bounds, lists, words
                 )
-                state, sets = unfollowed(counts), (ranked, values, taken)
+                state, sets = _unfollowed(counts), (ranked, values, taken)
                 for step in range(start, stop):
                     new = step - start + window - 1
                     gone = np.int64(-1) if step == start else new - window
@@ -380,9 +380,9 @@ def make_walk(use: Callable[..., Any]) -> Callable[..., Any]:
                     if count != placed and count > 0:
                         placed = count
                         places = places_of(placed, method)
-                    found, state = found_in(ranked, values, state, places, flags[0])
+                    found, state = _found_in(ranked, values, state, places, flags[0])
                     use(arrays, (channel, step), given, found, sets, (state, places))
-                known = following_block((start, stop, window, known), lists, total)
+                known = _following_block((start, stop, window, known), lists, total)
         release((lists, words))
 
     return walk

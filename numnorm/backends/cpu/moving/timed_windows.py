@@ -80,10 +80,8 @@ def _run(
     if x.size:
         mask = _NO_MASK if keep is None else as_mask(keep)
         shape = layout.outer, layout.steps, layout.inner, first
-        options, parts = (
-            (float(windows.centred), float(windows.scaled), windows.eps),
-            _parts(layout),
-        )
+        options = float(windows.centred), float(windows.scaled), windows.eps
+        parts = _parts(layout)
         arrays = source, mask, *found, windows.bounds.both, anchors
         plan = plan_of(source.dtype, layout)
         plan.run(_kernel(), (*arrays, shape, options, parts), parts, 2 + 2 * save)
