@@ -388,10 +388,11 @@ def _windows(
     least = check_integer("min_window", min_window, 1)
     if least > window:
         raise ValueError(f"min_window must be at most the window, {window}, got {least}")
-    mean, with_std = check_flag("subtract_mean", subtract_mean), check_flag("with_std", with_std)
-    if not mean and not with_std:
+    centred, scaled = check_flag("subtract_mean", subtract_mean), check_flag("with_std", with_std)
+    if not centred and not scaled:
         raise ValueError("subtract_mean and with_std must not both be False")
-    return windows_by(window, check_flag("center", center), least, mean, with_std, check_eps(eps))
+    around, added = check_flag("center", center), check_eps(eps)
+    return windows_by(window, around, least, centred=centred, scaled=scaled, eps=added)
 
 
 # Data in several parts

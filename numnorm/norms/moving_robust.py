@@ -407,10 +407,12 @@ def _checked(x: Any, axis: Any, options: tuple[Any, ...], counting: tuple[Any, .
             x, weighting = x
     backend: Any
     backend, array = backend_for(x, "x")
-    return _Call(like, backend, array, weighting, moving_layout(array.shape, axis), _of(*options))
+    return _Call(
+        like, backend, array, weighting, moving_layout(array.shape, axis), _order_windows(*options)
+    )
 
 
-def _of(
+def _order_windows(
     window: Any, center: Any, min_window: Any, scale: Any, factor: Any, method: Any, eps: Any
 ) -> OrderWindows:
     """Return the checked windows."""
@@ -418,11 +420,10 @@ def _of(
     least = check_integer("min_window", min_window, 1)
     if least > window:
         raise ValueError(f"min_window must be at most the window, {window}, got {least}")
-    flag, number = check_flag("center", center), check_eps(eps)
-    windows = windows_by(window, flag, least, True, True, number)
-    return OrderWindows(
-        windows, *spread_by(scale, factor), METHODS[check_method(method, weighted=False)]
-    )
+    around, added = check_flag("center", center), check_eps(eps)
+    windows = windows_by(window, around, least, centred=True, scaled=True, eps=added)
+    rule = METHODS[check_method(method, weighted=False)]
+    return OrderWindows(windows, spread_by(scale, factor), rule)
 
 
 SPEC = NormSpec(

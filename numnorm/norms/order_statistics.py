@@ -8,29 +8,12 @@ from __future__ import annotations
 
 import operator
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from numnorm.arguments import brief, check_choice, check_number
 from numnorm.array_types import Number
+from numnorm.backends.contract.order import QuantileRule, Spread
 from numnorm.backends.formulas import order
-
-
-class QuantileRule(NamedTuple):
-    """A method of `numpy.quantile`: numbers that compiled code takes, too.
-
-    Attributes
-    ----------
-    alpha, beta : float
-        Those of Hyndman and Fan (1996): the place of a quantile is
-        ``n q + alpha + q (1 - alpha - beta) - 1``.
-    rounding : int
-        What becomes of a place between two elements: a number of `formulas.order`.
-    """
-
-    alpha: float
-    beta: float
-    rounding: int
-
 
 METHODS = {
     "linear": QuantileRule(1.0, 1.0, order.INTERPOLATED),
@@ -84,26 +67,6 @@ def place_of(count: int, q: float, method: str) -> tuple[int, float]:
     """Return the number of the element at or below a quantile, and the share of the next one."""
     place: tuple[int, float] = order.quantile_place(float(count), q, *METHODS[method], operator.mul)
     return place
-
-
-class Spread(NamedTuple):
-    """The scale of a norm by order statistics.
-
-    Attributes
-    ----------
-    kind : {"mad", "quantiles", "range"} or None
-        The median absolute deviation, the distance of two quantiles, that of the least and the
-        largest element, or none.
-    low, high : float
-        The quantiles; 0 and 1 for the other kinds.
-    factor : float
-        By which the scale is multiplied.
-    """
-
-    kind: Literal["mad", "quantiles", "range"] | None
-    low: float
-    high: float
-    factor: float
 
 
 def spread_by(scale: Any, factor: Any) -> Spread:

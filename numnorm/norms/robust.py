@@ -360,7 +360,7 @@ def _scaling(
     added = check_eps(eps)
     if scale is None and added != 0.0:
         raise ValueError(f"eps must be 0 where scale is None, got {added:g}")
-    return OrderScaling(_checked_center(center), *spread, added, *rule)
+    return OrderScaling(_checked_center(center), spread, added, rule)
 
 
 def _checked_center(center: Any) -> Any:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numnorm.backends.contract.order import Spread
 from numnorm.norms.batch import batch_moments
 from numnorm.norms.moments import Moments
-from numnorm.norms.order_statistics import Spread, check_method, spread_by
+from numnorm.norms.order_statistics import check_method, spread_by
 from numnorm.norms.quantiles import between, distance, near, places
 from numnorm.norms.selection_passes import (
     Search,

@@ -18,6 +18,8 @@ from moving_reference import kaldi_window
 
 import numnorm
 from numnorm.backends.cpu import tuning
+from numnorm.backends.formulas import order
+from numnorm.norms import order_statistics
 from numnorm.norms.order_statistics import METHODS
 
 SOME = settings(max_examples=30, deadline=None, print_blob=True)
@@ -256,6 +258,19 @@ def test_quantiles_of_numpy(method, scale):
             expected = np.subtract(*np.quantile(values, scale[::-1], axis=0, method=method))
         np.testing.assert_allclose(median[t], center, rtol=0, atol=1e-15)
         np.testing.assert_allclose(found[t], expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("narrow_most", [0, 64])
+def test_the_products_of_a_place_are_rounded(method, narrow_most):
+    """A compiler that contracted them into sums would find another share of the next element."""
+    for count in range(2, 30):
+        for q in (0.1, 0.3, 0.35, 0.7):
+            lower, share = order_statistics.place_of(count, q, method)
+            x = (np.arange(count) > lower) * 1.0  # the quantile is the share itself
+            with tuned(narrow_most):
+                found = numnorm.moving_robust_norm_forward(x, count, scale=(0.0, q), method=method)
+            assert found.scale[-1] == order.between(0.0, 1.0, share)
 
 
 SIGNALS = {

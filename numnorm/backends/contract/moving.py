@@ -49,7 +49,7 @@ class Windows:
         Whether the windows lie around their step, or else end with it.
     min_window : int
         The number of steps of the first trailing windows.
-    mean, scale : bool
+    centred, scaled : bool
         Whether the mean is subtracted, and whether the result is divided by the deviation.
     eps : float
         Added to the variance.
@@ -60,18 +60,18 @@ class Windows:
     window: int
     center: bool
     min_window: int
-    mean: bool
-    scale: bool
+    centred: bool
+    scaled: bool
     eps: float
     bounds: Any = None
 
 
 @functools.lru_cache(maxsize=1024)
 def windows_by(
-    window: int, center: bool, min_window: int, mean: bool, scale: bool, eps: float
+    window: int, center: bool, min_window: int, *, centred: bool, scaled: bool, eps: float
 ) -> Windows:
     """Return the only `Windows` with these values."""
-    return Windows(window, center, min_window, mean, scale, eps)
+    return Windows(window, center, min_window, centred, scaled, eps)
 
 
 def ends_of(windows: Windows, steps: int) -> tuple[int, tuple[int, int, int, int]]:

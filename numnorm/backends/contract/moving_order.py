@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple, Protocol
 
 from numnorm.backends.contract.moving import MovingState, Windows
+from numnorm.backends.contract.order import QuantileRule, Spread
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.layouts import MovingLayout
 
@@ -14,22 +15,15 @@ class OrderWindows(NamedTuple):
     ----------
     windows : Windows
         Where they lie, and the number that is added to the scale.
-    kind : {"mad", "quantiles", "range"} or None
-        The scale: the median absolute deviation, the distance of two quantiles, or none.
-    low, high : float
-        The quantiles, 0 and 1 for a range.
-    factor : float
-        By which the scale is multiplied.
-    rule : tuple
-        The method of all quantiles: two numbers and a rounding of `formulas.order`.
+    spread : Spread
+        The scale, with its factor.
+    rule : QuantileRule
+        Of all quantiles, the median included.
     """
 
     windows: Windows
-    kind: str | None
-    low: float
-    high: float
-    factor: float
-    rule: tuple[float, float, int]
+    spread: Spread
+    rule: QuantileRule
 
 
 class MovingOrderBackend(Protocol):

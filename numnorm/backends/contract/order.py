@@ -6,31 +6,61 @@ from numnorm.backends.contract.weighting import Weighting
 from numnorm.layouts import RowLayout
 
 
+class Spread(NamedTuple):
+    """The scale of a norm by order statistics.
+
+    Attributes
+    ----------
+    kind : {"mad", "quantiles", "range"} or None
+        The median absolute deviation, the distance of two quantiles, that of the least and the
+        largest element, or none.
+    low, high : float
+        The quantiles; 0 and 1 for the other kinds.
+    factor : float
+        By which the scale is multiplied.
+    """
+
+    kind: Literal["mad", "quantiles", "range"] | None
+    low: float
+    high: float
+    factor: float
+
+
+class QuantileRule(NamedTuple):
+    """A method of `numpy.quantile`: numbers that compiled code takes, too.
+
+    Attributes
+    ----------
+    alpha, beta : float
+        Those of Hyndman and Fan (1996): the place of a quantile is
+        ``n q + alpha + q (1 - alpha - beta) - 1``.
+    rounding : int
+        What becomes of a place between two elements: a number of `formulas.order`.
+    """
+
+    alpha: float
+    beta: float
+    rounding: int
+
+
 class OrderScaling(NamedTuple):
     """How rows are centred and scaled by their order statistics.
 
     Attributes
     ----------
     center : {"median", "mean"} or float
-    kind : {"mad", "quantiles", "range"} or None
-    low, high : float
-        The quantiles of the kind "quantiles".
-    factor, eps : float
-        The divisor is ``factor * scale + eps``.
-    alpha, beta : float
-    rounding : int
-        Those of `formulas.order.quantile_place`.
+    spread : Spread
+        The scale, with its factor.
+    eps : float
+        Added to the scale.
+    rule : QuantileRule
+        Of all quantiles, the median included.
     """
 
     center: Literal["median", "mean"] | float
-    kind: Literal["mad", "quantiles", "range"] | None
-    low: float
-    high: float
-    factor: float
+    spread: Spread
     eps: float
-    alpha: float
-    beta: float
-    rounding: int
+    rule: QuantileRule
 
 
 class OrderBackend(Protocol):

@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.runtime.context import NRTContext
 
+from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.placement import LINE
 from numnorm.backends.cpu.simd.vector import compiled_as
 
@@ -107,6 +108,13 @@ def window(typing_context, array, start, size):
         return contiguous(context, builder, result, first, arguments[2:])
 
     return result(array, types.intp, types.intp), generate
+
+
+@inlined
+def halves(array):
+    """Return the two halves of a flat array, borrowed."""
+    size = array.size // 2
+    return window(array, 0, size), window(array, size, size)
 
 
 def _plain_row(matrix: Any, i: int) -> Any:

@@ -26,7 +26,7 @@ from numnorm.backends.cpu.moving.lanes import LANES, group_count
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.layouts import MovingLayout
 
-NOTHING = np.empty(0), np.empty(0)
+NO_STATISTICS = np.empty(0), np.empty(0)
 
 
 class Plan(NamedTuple):
@@ -108,18 +108,18 @@ def result_of(target: Array, x: Array, out: Any) -> Any:
     return out
 
 
-def statistics_for(x: Array, save: bool) -> tuple[Array, Array]:
+def new_statistics(x: Array, save: bool) -> tuple[Array, Array]:
     """Return flat arrays for mean and rstd of each step, without elements unless to be saved."""
-    return (np.empty(x.size), np.empty(x.size)) if save else NOTHING
+    return (np.empty(x.size), np.empty(x.size)) if save else NO_STATISTICS
 
 
-def saved_of(plan: Plan, x: Array, statistic: Array) -> Array:
+def _saved(plan: Plan, x: Array, statistic: Array) -> Array:
     """Return a flat statistic of each step as the caller gets it."""
     with np.errstate(all="ignore"):
         return statistic.astype(plan.element_type.saved, copy=False).reshape(x.shape)
 
 
-def given_statistics(mean: Any, rstd: Any, x: Array) -> tuple[Array, Array]:
+def _flat_statistics(mean: Any, rstd: Any, x: Array) -> tuple[Array, Array]:
     """Return the flat statistics that a forward pass has saved."""
     meaning = "the shape of x"
     return (
@@ -142,7 +142,7 @@ def in_own_dtype(
     dx_of: Callable[..., Array], dy: Any, x: Array, mean: Any, rstd: Any, out: Any
 ) -> Array:
     """Return ``dx_of(dy, x, statistics, out=out)``, which needs one dtype, in the dtype of x."""
-    statistics = given_statistics(mean, rstd, x)
+    statistics = _flat_statistics(mean, rstd, x)
     if out is not None:
         check_out(out, x, "x")
     gradient, wide = in_one_dtype(dy, x)
@@ -151,11 +151,11 @@ def in_own_dtype(
     return rounded(dx_of(gradient, wide, statistics, out=None), x.dtype, out)
 
 
-def statistics_of(
+def saved_statistics(
     plan: Plan, x: Array, save: bool, mean: Array, rstd: Array
 ) -> tuple[Array | None, Array | None]:
     """Return mean and rstd for the caller, None if they are not to be saved."""
-    return (saved_of(plan, x, mean), saved_of(plan, x, rstd)) if save else (None, None)
+    return (_saved(plan, x, mean), _saved(plan, x, rstd)) if save else (None, None)
 
 
 # Chunks of a stream

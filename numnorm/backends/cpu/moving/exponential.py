@@ -15,10 +15,10 @@ from numnorm.backends.cpu.moving.arrays import (
     Plan,
     groups_of,
     in_own_dtype,
+    new_statistics,
     plan_of,
     result_of,
-    statistics_for,
-    statistics_of,
+    saved_statistics,
     target_of,
 )
 from numnorm.backends.cpu.moving.exponential_kernels import (
@@ -48,11 +48,11 @@ def exponential_forward(
     plan = plan_of(x.dtype, layout)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
-    mean, rstd = statistics_for(x, save)
+    mean, rstd = new_statistics(x, save)
     state = np.zeros((3, layout.outer * layout.inner))
     run_exponential(plan, (source, target, mean, rstd), state, 0.0, decay)
     y = result_of(target, x, out)
-    return y, *statistics_of(plan, x, save, mean, rstd)
+    return y, *saved_statistics(plan, x, save, mean, rstd)
 
 
 def exponential_backward(
@@ -130,7 +130,7 @@ def _shares(steps: int, decay: Decay) -> Array:
 
 
 _shares_kernel = functools.cache(make_shares_kernel)
-_missing_kernel = functools.cache(make_masked_exponential_kernel)
+_masked_kernel = functools.cache(make_masked_exponential_kernel)
 
 
 class Past(NamedTuple):
@@ -140,7 +140,7 @@ class Past(NamedTuple):
     statistics: Array
 
 
-def nothing(channels: int) -> Past:
+def empty_past(channels: int) -> Past:
     """Return what is before the first step."""
     statistics = np.zeros((3, channels))
     statistics[0] = np.nan
@@ -152,9 +152,9 @@ def masked_exponential_forward(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, if `save` is true, mean and rstd of each step."""
     keep, fill = selected_by(weighting, x)
-    past = nothing(layout.outer * layout.inner)
-    y, (mean, rstd), _ = run_missing(x, keep, past, layout, decay, out, save)
-    return fill(y), *statistics_of(plan_of(x.dtype, layout), x, save, mean, rstd)
+    past = empty_past(layout.outer * layout.inner)
+    y, (mean, rstd), _ = run_masked(x, keep, past, layout, decay, out, save)
+    return fill(y), *saved_statistics(plan_of(x.dtype, layout), x, save, mean, rstd)
 
 
 def masked_exponential_backward(
@@ -168,40 +168,40 @@ def masked_exponential_backward(
     out: Any,
 ) -> Array:
     """Return dx."""
-    dx_of = functools.partial(_missing_dx, decay=decay)
+    dx_of = functools.partial(_masked_dx, decay=decay)
     return gradient_of_sequences(dx_of, weighting, dy, x, mean, rstd, layout, out)
 
 
-def _missing_dx(
+def _masked_dx(
     keep: Array, dy: Array, x: Array, mean: Array, rstd: Array, layout: MovingLayout, decay: Decay
 ) -> Array:
     before = np.zeros(layout.outer * layout.inner)
-    shares, _ = _missing_shares(plan_of(x.dtype, layout), keep, before, decay)
+    shares, _ = _masked_shares(plan_of(x.dtype, layout), keep, before, decay)
     statistics = mean.reshape(-1), rstd.reshape(-1)
     return exponential_dx(dy, x, statistics, layout, decay, None, shares)
 
 
-def run_missing(
+def run_masked(
     x: Array, keep: Array, past: Past, layout: MovingLayout, decay: Decay, out: Any, save: bool
 ) -> tuple[Array, tuple[Array, Array], Past]:
     """Return y, mean and rstd of each step, and the state after the last one."""
     plan = plan_of(x.dtype, layout)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
-    statistics = statistics_for(x, save)
+    statistics = new_statistics(x, save)
     if plan.size:
-        shares, weights = _missing_shares(plan, keep, past.weights, decay)
+        shares, weights = _masked_shares(plan, keep, past.weights, decay)
         after = np.empty(past.statistics.size)
         groups, parts = groups_of(plan)
         counts = groups, min(decay.initial, layout.steps), parts
         arrays = source, shares, target, *statistics, past.statistics.reshape(-1), after
-        kernel = _missing_kernel(plan.element_type, plan.across)
+        kernel = _masked_kernel(plan.element_type, plan.across)
         plan.run(kernel, (*arrays, plan.shape, counts, decay.eps), parts, 3)
         past = Past(weights, after.reshape(past.statistics.shape))
     return result_of(target, x, out), statistics, past
 
 
-def _missing_shares(plan: Plan, keep: Array, weights: Array, decay: Decay) -> tuple[Array, Array]:
+def _masked_shares(plan: Plan, keep: Array, weights: Array, decay: Decay) -> tuple[Array, Array]:
     """Return the share of each step, behind all shares 1 - share, and the weights at the end."""
     if decay.fading is not None:
         return timed_shares(plan, as_mask(keep), weights, decay)
@@ -241,9 +241,9 @@ def exponential_step(
     plan = plan_of(x.dtype, layout)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
-    statistics = statistics_for(x, save)
+    statistics = new_statistics(x, save)
     weight, after = run_exponential(plan, (source, target, *statistics), before, weight, decay)
-    results = result_of(target, x, out), *statistics_of(plan, x, save, *statistics)
+    results = result_of(target, x, out), *saved_statistics(plan, x, save, *statistics)
     return results, ExponentialState(weight, *(row.reshape(shape).copy() for row in after))
 
 
@@ -258,14 +258,14 @@ def masked_exponential_step(
 ) -> tuple[Results, ExponentialState]:
     """Return what `exponential_step` returns, with statistics of what a weighting keeps."""
     keep, fill = selected_by(weighting, x)
-    shape, past = _channels(x, layout), nothing(layout.outer * layout.inner)
+    shape, past = _channels(x, layout), empty_past(layout.outer * layout.inner)
     if state is not None:
         # Where no values were missing, there is one weight for all channels.
         weight = np.full(shape, state.weight) if np.ndim(state.weight) == 0 else state.weight
         weights = as_statistic("state.weight", weight, shape, "one for each channel")
         past = Past(weights, _statistics(state, shape))
-    y, saved, past = run_missing(x, keep, past, layout, decay, out, save)
-    results = fill(y), *statistics_of(plan_of(x.dtype, layout), x, save, *saved)
+    y, saved, past = run_masked(x, keep, past, layout, decay, out, save)
+    results = fill(y), *saved_statistics(plan_of(x.dtype, layout), x, save, *saved)
     rows = past.weights, *past.statistics
     return results, ExponentialState(*(row.reshape(shape).copy() for row in rows))
 

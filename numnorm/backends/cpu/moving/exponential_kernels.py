@@ -12,10 +12,10 @@ import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.memory.kernel_arrays import (
+    halves,
     make_aligned_zeros,
     make_scratch,
     release,
-    window,
 )
 from numnorm.backends.cpu.moving.lanes import LANES, LaneAccess, lane_access, make_locate
 from numnorm.backends.cpu.simd.element_type import ElementType
@@ -32,7 +32,8 @@ from numnorm.backends.formulas import moving as formulas
 # The share of a step
 
 
-LEAST_SHARE = 5e-324  # of a step that counts
+# The least number above 0: what a share or a rest that is not 0 is at least.
+ABOVE_ZERO = 5e-324
 MOST = formulas.MOST_SHARE
 _MORE = float(np.nextafter(MOST, 1.0))
 
@@ -43,17 +44,10 @@ def chosen(share, one, other):
     return where_at_most(one, share, MOST) + where_at_most(other, _MORE, share)
 
 
-@inlined
-def halves(shares):
-    """Return the shares, and what they leave of 1, which lie one behind the other."""
-    size = shares.size // 2
-    return window(shares, 0, size), window(shares, size, size)
-
-
-def make_share_of(access: LaneAccess, missing: bool) -> Callable[..., Any]:
+def make_share_of(access: LaneAccess, masked: bool) -> Callable[..., Any]:
     """Return a compiled ``share_of(shares, starts, t, offset)``: the share of step t, and the rest.
 
-    ``shares`` are the two arrays of `halves`.
+    ``shares`` are the shares of all steps, and what these leave of 1.
     """
     read = access.read_statistic
 
@@ -65,10 +59,10 @@ def make_share_of(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     def of_each(shares, starts, t, offset):
         return read(shares[0], starts, offset), read(shares[1], starts, offset)
 
-    return of_each if missing else of_all
+    return of_each if masked else of_all
 
 
-def make_shared_counts(access: LaneAccess, missing: bool) -> Callable[..., Any]:
+def make_shared_counts(access: LaneAccess, masked: bool) -> Callable[..., Any]:
     """Return a compiled ``inverse_count(shares, starts, stride, count)``.
 
     It returns the reciprocal of the number of first steps that count, which is infinite for none.
@@ -84,10 +78,10 @@ def make_shared_counts(access: LaneAccess, missing: bool) -> Callable[..., Any]:
         counted = zeros()
         for t in range(count):
             share = read(shares[0], starts, t * stride)
-            counted = counted + where_at_most(zeros() + 1.0, LEAST_SHARE, share)
+            counted = counted + where_at_most(zeros() + 1.0, ABOVE_ZERO, share)
         return reciprocal(counted)
 
-    return of_each if missing else of_all
+    return of_each if masked else of_all
 
 
 # Forward
@@ -238,14 +232,14 @@ def make_exponential_kernel(element_type: ElementType, across: bool) -> Kernel:
 _NEARLY_ONE = 1.0 - 1e-6
 
 
-def _make_block_means(access: LaneAccess, missing: bool) -> Callable[..., Any]:
+def _make_block_means(access: LaneAccess, masked: bool) -> Callable[..., Any]:
     """Return a compiled ``block_means(arrays, shares, starts, stride, count, eps)``.
 
     It returns the means of dy and of ``dy * xhat`` of the first steps, as for a layer norm; the
     second is 0 where the deviation is a constant.
     """
     read, read_statistic = access.read, access.read_statistic
-    zeros, inverse_count = make_zeros(np.float64, LANES), make_shared_counts(access, missing)
+    zeros, inverse_count = make_zeros(np.float64, LANES), make_shared_counts(access, masked)
 
     @inlined
     def block_means(arrays, shares, starts, stride, count, eps):
@@ -264,13 +258,13 @@ def _make_block_means(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     return block_means
 
 
-def _make_deviations(access: LaneAccess, missing: bool) -> Callable[..., Any]:
+def _make_deviations(access: LaneAccess, masked: bool) -> Callable[..., Any]:
     """Return a compiled ``deviations(x, starts, stride, count, shares, table)``.
 
     The table gets the deviations of the first steps from their exponential means.
     """
     read, zeros = access.read, make_zeros(np.float64, LANES)
-    share_of, step = make_share_of(access, missing), advance_each if missing else advance
+    share_of, step = make_share_of(access, masked), advance_each if masked else advance
 
     @inlined
     def deviations(x, starts, stride, count, shares, table):
@@ -284,7 +278,7 @@ def _make_deviations(access: LaneAccess, missing: bool) -> Callable[..., Any]:
     return deviations
 
 
-def _make_deviation(access: LaneAccess, missing: bool) -> Callable[..., Any]:
+def _make_deviation(access: LaneAccess, masked: bool) -> Callable[..., Any]:
     """Return a compiled ``deviation_of(x, means, starts, offset, before, shares)``.
 
     It returns the deviation of a step from its saved mean. Where the share of the step is near 1
@@ -311,14 +305,14 @@ def _make_deviation(access: LaneAccess, missing: bool) -> Callable[..., Any]:
         distance = value - read_statistic(means, starts, offset - before)
         return chosen(share, deviation, distance * rest)
 
-    return deviation_of_each if missing else deviation_of_all
+    return deviation_of_each if masked else deviation_of_all
 
 
 _through_mean = inlined(formulas.through_mean)
 _through_later_mean = inlined(formulas.through_later_mean)
 
 
-def _make_through_mean(missing: bool) -> Callable[..., Any]:
+def _make_through_mean(masked: bool) -> Callable[..., Any]:
     """Return a compiled ``through_mean(of_mean, kept, passed, shares)``.
 
     It returns the gradient of the mean of a step, from that of the step behind it, and dx.
@@ -341,17 +335,17 @@ def _make_through_mean(missing: bool) -> Callable[..., Any]:
         other = _through_later_mean(of_mean * kept, passed, share, rest, multiply_add)
         return after, chosen(share, one, other)
 
-    return through_mean_of_each if missing else through_mean_of_all
+    return through_mean_of_each if masked else through_mean_of_all
 
 
-def _make_block(access: LaneAccess, missing: bool) -> Callable[..., Any]:
+def _make_block(access: LaneAccess, masked: bool) -> Callable[..., Any]:
     """Return a compiled function that stores dx of the first steps, which share their statistics.
 
     It is ``block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table)``, with
     what `block_means` returns, the gradients that come back from later steps, and the deviations.
     """
     read, read_statistic, write = access.read, access.read_statistic, access.write
-    load, share_of = make_load(LANES), make_share_of(access, missing)
+    load, share_of = make_load(LANES), make_share_of(access, masked)
 
     @inlined
     def block_of(arrays, dx, shares, starts, stride, initial, of_block, through, table):
@@ -375,21 +369,21 @@ def _make_block(access: LaneAccess, missing: bool) -> Callable[..., Any]:
 
 
 def make_exponential_gradients_kernel(
-    element_type: ElementType, across: bool, missing: bool
+    element_type: ElementType, across: bool, masked: bool
 ) -> Kernel:
     """Return a kernel ``(dy, x, mean, rstd, dx, shares, shape, counts, eps)``.
 
     The arrays are flat. ``shares`` are the shares of each step in its statistics, and behind them
-    what they leave of 1; if steps are ``missing``, of each step of each channel. A missing step
+    what they leave of 1; if they are ``masked``, of each step of each channel. A missing step
     has a share of 0, a dy of 0 and any x. `shape` and ``counts`` are as for
     `make_exponential_kernel`; `eps` is the least deviation.
     """
     access = lane_access(element_type, across)
-    block_means = _make_block_means(access, missing)
-    deviations, share_of = _make_deviations(access, missing), make_share_of(access, missing)
+    block_means = _make_block_means(access, masked)
+    deviations, share_of = _make_deviations(access, masked), make_share_of(access, masked)
     read, read_statistic, write = access.read, access.read_statistic, access.write
-    deviation_of, through_mean = _make_deviation(access, missing), _make_through_mean(missing)
-    block_of, zeros = _make_block(access, missing), make_zeros(np.float64, LANES)
+    deviation_of, through_mean = _make_deviation(access, masked), _make_through_mean(masked)
+    block_of, zeros = _make_block(access, masked), make_zeros(np.float64, LANES)
     new_table = make_aligned_zeros(np.float64, 1)
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
 
@@ -429,5 +423,5 @@ def make_exponential_gradients_kernel(
             steps_of(arrays, dx, both, starts, shape[1], shape[2], initial, eps, table)
         release(table)
 
-    kind = ("missing_" if missing else "") + ("across" if across else "along")
+    kind = ("masked_" if masked else "") + ("across" if across else "along")
     return make_kernel(f"moving.exponential_gradients.{kind}.{element_type.name}", kernel)

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
-from numnorm.backends.cpu.memory.kernel_arrays import make_scratch
+from numnorm.backends.cpu.memory.kernel_arrays import halves, make_scratch
 from numnorm.backends.cpu.moving.exponential_kernels import (
-    LEAST_SHARE,
+    ABOVE_ZERO,
     advance_each,
     chosen,
-    halves,
     make_outputs,
     make_share_of,
     make_shared_counts,
@@ -26,8 +25,6 @@ from numnorm.backends.cpu.moving.missing_steps import HALF, MASK
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import make_at_least, reciprocal, where_at_most
 from numnorm.backends.cpu.simd.vector import make_zeros, multiply_add
-
-_LEAST_REST = 5e-324  # of statistics that had a value before
 
 
 @inlined
@@ -56,7 +53,7 @@ def make_shares_kernel(across: bool) -> Kernel:
         # The weight is what fading has left since the last step: 1 just after it.
         older = weight * fading
         total = multiply_add(weight, fading, zeros() + alpha)
-        share = where_at_most(alpha / total, LEAST_SHARE, weight)
+        share = where_at_most(alpha / total, ABOVE_ZERO, weight)
         share = where_at_most(share + where_at_most(zeros() + 1.0, weight, 0.0), HALF, held)
         rest = chosen(share, 1.0 - share, older / total)
         return where_at_most(older, held, HALF) + held, share, rest
@@ -102,18 +99,18 @@ def _make_first_block(access: LaneAccess) -> Callable[..., Any]:
         for back in range(count):
             offset = (count - 1 - back) * stride
             share = read_share(shares[0], starts, offset)
-            value = where_at_most(read(x, starts, offset), LEAST_SHARE, share)
+            value = where_at_most(read(x, starts, offset), ABOVE_ZERO, share)
             pivot = where_at_most(pivot, share, 0.0) + value
         inverse = inverse_count(shares, starts, stride, count)
         for t in range(count):
             share = read_share(shares[0], starts, t * stride)
             deviation = read(x, starts, t * stride) - pivot
-            first = first + where_at_most(deviation, LEAST_SHARE, share)
+            first = first + where_at_most(deviation, ABOVE_ZERO, share)
         mean = first * inverse
         for t in range(count):
             share = read_share(shares[0], starts, t * stride)
             deviation = (read(x, starts, t * stride) - pivot) - mean
-            deviation = where_at_most(deviation, LEAST_SHARE, share)
+            deviation = where_at_most(deviation, ABOVE_ZERO, share)
             second = multiply_add(deviation, deviation, second)
         rstd = rstd_of(at_least_zero(second * inverse), eps)
         for t in range(count):
@@ -134,17 +131,17 @@ def make_masked_exponential_kernel(element_type: ElementType, across: bool) -> K
     @inlined
     def taken(value, statistics, share, rest):
         mean, lost, variance = statistics
-        value = where_at_most(value, LEAST_SHARE, share)
+        value = where_at_most(value, ABOVE_ZERO, share)
         # A first value leaves nothing, and replaces statistics that may be NaN.
-        mean = where_at_most(mean, _LEAST_REST, rest) + where_at_most(value, rest, 0.0)
-        lost = where_at_most(lost, _LEAST_REST, rest)
-        variance = where_at_most(variance, _LEAST_REST, rest)
+        mean = where_at_most(mean, ABOVE_ZERO, rest) + where_at_most(value, rest, 0.0)
+        lost = where_at_most(lost, ABOVE_ZERO, rest)
+        variance = where_at_most(variance, ABOVE_ZERO, rest)
         value = value + where_at_most(mean, share, 0.0)
         return advance_each(value, (mean, lost, variance), share, rest)
 
     access = lane_access(element_type, across)
     functions = _make_first_block(access), make_share_of(access, True), taken
-    return make_kernel_of_shares("missing_exponential", element_type, across, functions)
+    return make_kernel_of_shares("masked_exponential", element_type, across, functions)
 
 
 def make_kernel_of_shares(

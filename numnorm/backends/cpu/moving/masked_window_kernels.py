@@ -126,7 +126,7 @@ def _make_block(element_type: ElementType) -> Callable[..., Any]:
     return block
 
 
-def make_missing_windows_kernel(element_type: ElementType) -> Kernel:
+def make_masked_windows_kernel(element_type: ElementType) -> Kernel:
     """Return a kernel ``(x, keep, y, mean, rstd, numbers, options, parts)``.
 
     ``keep`` is 1 for each step that counts, or else 0, of the size of x. The other arguments are
@@ -157,7 +157,7 @@ def make_missing_windows_kernel(element_type: ElementType) -> Kernel:
             block((x, y, mean, rstd), keep, starts, stride, of_block, growing, options, table)
         release(table)
 
-    return make_kernel(f"moving.missing_windows.{element_type.name}", kernel)
+    return make_kernel(f"moving.masked_windows.{element_type.name}", kernel)
 
 
 # One channel at a time
@@ -281,8 +281,8 @@ def _make_stretch(element_type: ElementType, adjacent: bool) -> Callable[..., An
     return stretch
 
 
-def make_missing_sequences_kernel(element_type: ElementType, adjacent: bool) -> Kernel:
-    """Return a kernel with the same arguments as the one of `make_missing_windows_kernel`.
+def make_masked_sequences_kernel(element_type: ElementType, adjacent: bool) -> Kernel:
+    """Return a kernel with the same arguments as the one of `make_masked_windows_kernel`.
 
     `adjacent` and the groups are as for `make_sequence_windows_kernel`.
     """
@@ -317,5 +317,5 @@ def make_missing_sequences_kernel(element_type: ElementType, adjacent: bool) -> 
             stretch(arrays, starts, inner, start + shift, at + shift, table, entries, options)
         release(table)
 
-    name = f"moving.missing_sequences.{'adjacent' if adjacent else 'apart'}.{element_type.name}"
+    name = f"moving.masked_sequences.{'adjacent' if adjacent else 'apart'}.{element_type.name}"
     return make_kernel(name, kernel)

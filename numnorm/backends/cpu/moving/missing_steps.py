@@ -1,4 +1,4 @@
-"""Which steps count in moving statistics, and the results of the other steps."""
+"""Masks as kernels take them, and gradients of sequences in which steps are missing."""
 
 import itertools
 from collections.abc import Callable, Iterator

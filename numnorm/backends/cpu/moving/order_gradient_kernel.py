@@ -7,24 +7,14 @@ neighbouring ranks, so the forward pass is repeated with sets of ranks.
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, shared
-from numnorm.backends.cpu.memory.kernel_arrays import release
 from numnorm.backends.cpu.moving.order_results import (
     DEVIATION,
     QUANTILES,
     divisor_of,
-    part_of,
-    places_of,
-    unpacked,
+    outputs_of,
 )
 from numnorm.backends.cpu.moving.order_sets import after, before
-from numnorm.backends.cpu.moving.order_wide_kernel import (
-    following_block,
-    found_in,
-    make_room,
-    moved,
-    ranked_block,
-    unfollowed,
-)
+from numnorm.backends.cpu.moving.order_wide_kernel import make_walk
 
 
 @inlined
@@ -117,7 +107,8 @@ def _through_deviation(ranked, values, taken, interval, center, deviation, gradi
 @inlined
 def _through_scale(ranked, values, taken, state, places, center, gradient, target, place):
     """Add the gradient of the median absolute deviation; return that of the median."""
-    interval, share = state[3], places[0][1]
+    (_, share), _, _ = places
+    _, _, _, interval, _, _ = state
     first, last, _ = interval
     largest = max(center - values[first], values[last] - center)
     of_center = 0.0
@@ -136,18 +127,17 @@ def _through_scale(ranked, values, taken, state, places, center, gradient, targe
 
 
 @inlined
-def _sums(arrays, channel, inner, end, last, windows, flags, options):
+def _sums(arrays, place, given):
     """Add the gradients of the steps of a window through their own values to the target.
 
     Return the gradients of the median and of the scale: 0, or NaN, if the window passes none on.
     """
     dy, x, median, scales, target = arrays
-    begin, _, shift, early, late = windows
+    (channel, end), (shape, windows, flags, options) = place, given
     of_center = of_scale = 0.0
-    low = end + shift - (early if end == begin else 0)
-    high = end + shift + 1 + (late if end == last else 0)
+    low, high = outputs_of(end, shape[1] - 1, windows)
     for step in range(low, high):
-        i = channel + step * inner
+        i = channel + step * shape[2]
         divisor = divisor_of(scales[i], flags[0], options)
         if divisor != 0.0:
             own = dy[i] / divisor
@@ -157,56 +147,37 @@ def _sums(arrays, channel, inner, end, last, windows, flags, options):
     return of_center, of_scale
 
 
+@inlined
+def _through_window(arrays, place, given, found, sets, followed):
+    """Add the gradients of the steps of a window to the target, as `make_walk` calls it."""
+    (ranked, values, taken), (center, scale), (state, places) = sets, found, followed
+    of_center, of_scale = _sums(arrays, place, given)
+    if not scale < np.inf or not abs(of_center) + abs(of_scale) < np.inf:
+        return
+    shape, _, flags, _ = given
+    target, steps = arrays[4], (place[0], shape[2])
+    (middle, _), (low, _), (high, _), _, _, _ = state
+    (_, share), (_, low_share), (_, high_share) = places
+    if of_scale != 0.0 and flags[0] == DEVIATION:
+        of_ends = state, places, center, of_scale, target, steps
+        of_center += _through_scale(ranked, values, taken, *of_ends)
+    elif of_scale != 0.0 and flags[0] == QUANTILES:
+        _through_place(ranked, values, taken, low, low_share, -of_scale, target, steps)
+        _through_place(ranked, values, taken, high, high_share, of_scale, target, steps)
+    if of_center != 0.0:
+        _through_place(ranked, values, taken, middle, share, of_center, target, steps)
+
+
 def make_order_gradient_kernel() -> Kernel:
     """Return a kernel ``(dy, x, keep, median, scales, dx, numbers, options, parts)``.
 
     All arrays but the mask are float64; dx begins with zeros. A channel is one group.
     ``numbers`` and ``options`` are as for `make_wide_order_kernel`.
     """
-    room = make_room()
+    walk = make_walk(_through_window)
 
     def kernel(dy, x, keep, median, scales, dx, numbers, options, parts, first, last):
-        shape, blocks, windows, flags, method = unpacked(numbers, options)
-        steps, inner, window, block = shape[1], shape[2], windows[1], blocks[3]
-        lists, sets = room(block, window)
-        taken, ranks, values = lists[3], lists[5], lists[6]
-        for group in range(blocks[0] * first // parts, blocks[0] * last // parts):
-            channel, begin, end = part_of(group, shape, blocks, windows[0])
-            known, placed = np.int64(-1), np.int64(1)
-            places, place = places_of(placed, method), (channel, inner)
-            for start in range(begin, end, block):
-                bounds = start, min(start + block, end), window, known
-                of_channel = channel, inner, flags[1]
-                ranked, counts, (known, total) = ranked_block(
-                    (x, keep), of_channel, bounds, lists, sets
-                )
-                state = unfollowed(counts)
-                for step in range(start, bounds[1]):
-                    new = step - start + window - 1
-                    gone = np.int64(-1) if step == start else new - window
-                    state = moved(ranked, ranks, new, gone, state)
-                    if state[4] != placed and state[4] > 0:
-                        placed = state[4]
-                        places = places_of(placed, method)
-                    (center, scale), state = found_in(ranked, values, state, places, flags[0])
-                    arrays = dy, x, median, scales, dx
-                    of_window = channel, inner, step, steps - 1, windows, flags, options
-                    of_center, of_scale = _sums(arrays, *of_window)
-                    if not scale < np.inf or not abs(of_center) + abs(of_scale) < np.inf:
-                        continue
-                    given = ranked, values, taken
-                    if of_scale != 0.0 and flags[0] == DEVIATION:
-                        of_ends = state, places, center, of_scale, dx, place
-                        of_center += _through_scale(*given, *of_ends)
-                    elif of_scale != 0.0 and flags[0] == QUANTILES:
-                        (_, (low, low_share), (high, high_share)) = places
-                        low, high = state[1][0], state[2][0]
-                        _through_place(*given, low, low_share, -of_scale, dx, place)
-                        _through_place(*given, high, high_share, of_scale, dx, place)
-                    if of_center != 0.0:
-                        rank, share = state[0][0], places[0][1]
-                        _through_place(*given, rank, share, of_center, dx, place)
-                known = following_block((*bounds[:3], known), lists, total)
-        release((lists, sets))
+        arrays = dy, x, median, scales, dx
+        walk((x, keep), arrays, numbers, options, parts, first, last)
 
     return make_kernel("moving.order_gradient", kernel)

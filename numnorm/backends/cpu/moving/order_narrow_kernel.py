@@ -17,8 +17,8 @@ from numnorm.backends.cpu.moving.order_results import (
     between,
     distance,
     make_put,
-    part_of,
     places_of,
+    stretch_of,
     unpacked,
     value_at,
 )
@@ -131,13 +131,13 @@ def make_narrow_order_kernel(element_type: ElementType) -> Kernel:
 
     def kernel(x, keep, y, median, scales, numbers, options, parts, first, last):
         shape, blocks, windows, flags, method = unpacked(numbers, options)
-        steps, inner, window = shape[1], shape[2], windows[1]
-        kind, masked = flags[0], flags[1]
+        inner, window = shape[2], windows[1]
+        kind, masked = flags
         width = (window + LANES - 1) // LANES * LANES
         room = width + 2 * LANES
         values = empty((2 * room,), 0)
         for group in range(blocks[0] * first // parts, blocks[0] * last // parts):
-            channel, begin, end = part_of(group, shape, blocks, windows[0])
+            channel, begin, end = stretch_of(group, shape, blocks, windows[0])
             # A step that is missing is as an infinite one that is not counted.
             for i in range(2 * room):
                 values[i] = np.inf
@@ -173,7 +173,7 @@ def make_narrow_order_kernel(element_type: ElementType) -> Kernel:
                     elif kind == QUANTILES:
                         scale = distance(_value(values, own, low), _value(values, own, high))
                 arrays, found = (x, y, median, scales), (center, scale)
-                put(arrays, channel, inner, step, steps - 1, windows, flags, options, found)
+                put(arrays, (channel, step), (shape, windows, flags, options), found)
         release(values)
 
     return make_kernel(f"moving.narrow_order.{element_type.name}", kernel)

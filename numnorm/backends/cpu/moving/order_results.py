@@ -4,29 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.core import types
 
 from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.order.selection import times
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.simd.vector import compiled_as
 from numnorm.backends.formulas import order
 
 # By what the deviations from the median are divided.
-NOTHING, DEVIATION, QUANTILES = range(3)
-
-
-def _plain_times(a: Any, b: Any) -> Any:
-    return a * b
-
-
-@compiled_as(_plain_times)
-def _times(typing_context, a, b):
-    """Return a product that is rounded before anything is added to it."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.fmul(*arguments)
-
-    return types.float64(types.float64, types.float64), generate
+UNSCALED, DEVIATION, QUANTILES = range(3)
 
 
 between, _quantile_place = inlined(order.between), inlined(order.quantile_place)
@@ -34,25 +19,25 @@ between, _quantile_place = inlined(order.between), inlined(order.quantile_place)
 
 @inlined
 def unpacked(numbers, options):
-    """Return the tuples shape, blocks, windows, flags and method of arrays with them one by one.
+    """Return the tuples shape, blocks, windows, flags and method, read from the two arrays.
 
-    ``blocks`` are the number of groups, how many of them a channel has, of how many ends of
-    windows, and how many steps are ranked at once. ``windows`` are the end of the first window, and
-    what `contract.moving.ends_of` returns. ``flags`` are what the scale is, whether there is a
-    mask, and whether statistics are stored. The method is that of `formulas.order`, behind the two
-    quantiles.
+    ``blocks`` are the number of groups, the number of stretches of a channel (a group is one of
+    them), the number of windows of a stretch, and the number of steps that are ranked at once.
+    ``windows`` are the end of the first window, and what `contract.moving.ends_of` returns.
+    ``flags`` are what the scale is, and whether there is a mask.
+    ``method`` are the two quantiles, and alpha, beta and rounding of `formulas.order`.
     """
     shape = numbers[0], numbers[1], numbers[2]
     blocks = numbers[3], numbers[4], numbers[5], numbers[6]
     windows = numbers[7], numbers[8], numbers[9], numbers[10], numbers[11]
-    flags = numbers[12], numbers[13], numbers[14]
-    method = options[0], options[1], options[4], options[5], numbers[15]
+    flags = numbers[12], numbers[13]
+    method = options[0], options[1], options[4], options[5], numbers[14]
     return shape, blocks, windows, flags, method
 
 
 @inlined
-def part_of(group, shape, blocks, begin):
-    """Return where the channel of a group begins, and its first end of a window and the last."""
+def stretch_of(group, shape, blocks, begin):
+    """Return where the channel of a group begins, and between which ends of windows it lies."""
     _, steps, inner = shape
     _, stretches, stretch, _ = blocks
     outer, k = group // (stretches * inner), group // inner % stretches
@@ -66,9 +51,9 @@ def places_of(count, method):
     low, high, alpha, beta, rounding = method
     number = np.float64(count)
     return (
-        _quantile_place(number, 0.5, alpha, beta, rounding, _times),
-        _quantile_place(number, low, alpha, beta, rounding, _times),
-        _quantile_place(number, high, alpha, beta, rounding, _times),
+        _quantile_place(number, 0.5, alpha, beta, rounding, times),
+        _quantile_place(number, low, alpha, beta, rounding, times),
+        _quantile_place(number, high, alpha, beta, rounding, times),
     )
 
 
@@ -87,31 +72,42 @@ def distance(lower, upper):
 @inlined
 def divisor_of(scale, kind, options):
     """Return by what deviations are divided, with the factor and eps of the options."""
-    return scale if kind == NOTHING else scale * options[2] + options[3]
+    return scale if kind == UNSCALED else scale * options[2] + options[3]
+
+
+@inlined
+def outputs_of(end, last, windows):
+    """Return the first of the steps whose window ends with `end`, and the step after them.
+
+    `last` is the last step.
+    """
+    begin, _, shift, early, late = windows
+    low = end + shift - (early if end == begin else 0)
+    high = end + shift + 1 + (late if end == last else 0)
+    return low, high
 
 
 def make_put(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``put(arrays, channel, inner, end, last, windows, flags, options, found)``.
+    """Return a compiled ``put(arrays, place, given, found)``.
 
-    It stores the results of the steps whose window ends with `end`; `last` is the last step.
-    ``found`` are the median of the window and its scale.
+    It stores the results of the steps of a window. ``place`` are the index of the channel and the
+    end of the window, and ``given`` are shape, windows, flags and options. ``found`` are the median
+    and the scale, which are not stored in arrays without elements.
     """
     stored = np.float32 if element_type.name == "float32" else np.float64
 
     @inlined
-    def put(arrays, channel, inner, end, last, windows, flags, options, found):
+    def put(arrays, place, given, found):
         x, y, median, scales = arrays
-        begin, _, shift, early, late = windows
-        kind, _, save = flags
+        (channel, end), (shape, windows, flags, options) = place, given
         center, scale = found
-        divisor = divisor_of(scale, kind, options)
-        low = end + shift - (early if end == begin else 0)
-        high = end + shift + 1 + (late if end == last else 0)
+        divisor = divisor_of(scale, flags[0], options)
+        low, high = outputs_of(end, shape[1] - 1, windows)
         for step in range(low, high):
-            i = channel + step * inner
+            i = channel + step * shape[2]
             deviation = np.float64(x[i]) - center
             y[i] = stored(deviation / divisor if divisor != 0.0 else 0.0)
-            if save != 0:
+            if median.size > 0:
                 median[i] = center
                 scales[i] = scale
 

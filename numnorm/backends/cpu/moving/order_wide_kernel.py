@@ -22,8 +22,8 @@ from numnorm.backends.cpu.moving.order_results import (
     between,
     distance,
     make_put,
-    part_of,
     places_of,
+    stretch_of,
     unpacked,
     value_at,
 )
@@ -41,7 +41,7 @@ from numnorm.backends.cpu.moving.order_sets import (
 )
 from numnorm.backends.cpu.simd.element_type import ElementType
 
-MISSING, NAN = -1, -2
+_MISSING, _NAN = -1, -2
 # An interval that moves further in one step is searched.
 _MOVES_MOST = 12
 
@@ -50,7 +50,7 @@ _MOVES_MOST = 12
 
 
 @inlined
-def nowhere():
+def _nowhere():
     """Return what follows an order statistic, a rank and its index, before it is looked up."""
     return np.int64(-1), np.int64(0)
 
@@ -103,7 +103,7 @@ def _value(ranked, values, followed, fraction):
 
 
 @shared
-def nearest(ranked, values, count, many, middle):
+def _nearest(ranked, values, count, many, middle):
     """Return the ranks of the first and the last of the `many` of `count` values near `middle`."""
     low, high = np.int64(0), count - many
     while low < high:
@@ -118,7 +118,7 @@ def nearest(ranked, values, count, many, middle):
 
 
 @inlined
-def unsearched():
+def _unsearched():
     """Return an interval that is not known yet."""
     return np.int64(0), np.int64(0), np.int64(0)
 
@@ -144,7 +144,7 @@ def _narrower(ranked, interval, gone):
 
 
 @inlined
-def _moved(ranked, values, interval, count, many, middle):
+def _nearest_from(ranked, values, interval, count, many, middle):
     """Return the interval of the `many` values nearest to `middle`, given one that is near it.
 
     An interval is its first and its last rank, and how many values it has; 0 for an unknown one.
@@ -175,7 +175,7 @@ def _moved(ranked, values, interval, count, many, middle):
         else:
             return first, last, held
         moves += 1
-    first, last = nearest(ranked, values, count, many, middle)
+    first, last = _nearest(ranked, values, count, many, middle)
     return first, last, many
 
 
@@ -204,13 +204,13 @@ def _read(arrays, places, start, stop, base, lists, count):
     """
     x, keep = arrays
     channel, inner, masked = places
-    keys, taken, ranks = lists[0], lists[1], lists[5]
+    keys, taken, _, _, _, ranks, _ = lists
     for step in range(start, stop):
-        ranks[step - base] = MISSING
+        ranks[step - base] = _MISSING
         if step >= 0:
             kept, value = value_at(x, keep, masked, channel + step * inner)
             if kept and value != value:
-                ranks[step - base] = NAN
+                ranks[step - base] = _NAN
             elif kept:
                 keys[count], taken[count] = as_key(value), step
                 count += 1
@@ -218,7 +218,7 @@ def _read(arrays, places, start, stop, base, lists, count):
 
 
 @inlined
-def ranked_block(arrays, places, bounds, lists, sets):
+def _ranked_block(arrays, places, bounds, lists, sets):
     """Rank the values of a block of steps, and those of the windows before its first step.
 
     Return the set of the ranks of the latter, how many there are and how many NaN, and of how many
@@ -246,18 +246,18 @@ def ranked_block(arrays, places, bounds, lists, sets):
     summed(ranked, total)
     unknown = np.int64(0)
     for i in range(window - 1):
-        unknown += np.int64(ranks[i] == NAN)
+        unknown += np.int64(ranks[i] == _NAN)
     return ranked, (known, unknown), (known, total)
 
 
 @inlined
-def following_block(bounds, lists, total):
+def _following_block(bounds, lists, total):
     """Keep what the next block begins with: sorted values, and the ranks that stand for none.
 
     Return how many values there are.
     """
     start, stop, window, known = bounds
-    keys, taken, ranks = lists[0], lists[1], lists[5]
+    keys, taken, _, _, _, ranks, _ = lists
     count = np.int64(0)
     for i in range(known, total):
         if taken[i] > stop - window:
@@ -269,7 +269,7 @@ def following_block(bounds, lists, total):
 
 
 @inlined
-def moved(ranked, ranks, new, gone, state):
+def _advanced(ranked, ranks, new, gone, state):
     """Return the state of a window after a step has entered it and another one has left it.
 
     It is what follows the median, the lower and the higher quantile and the interval, how many
@@ -282,24 +282,24 @@ def moved(ranked, ranks, new, gone, state):
         count += 1
         middle, low, high = _entered(middle, rank), _entered(low, rank), _entered(high, rank)
         interval = _wider(interval, rank)
-    unknown += np.int64(rank == NAN)
-    rank = ranks[gone] if gone >= 0 else np.int64(MISSING)
+    unknown += np.int64(rank == _NAN)
+    rank = ranks[gone] if gone >= 0 else np.int64(_MISSING)
     if rank >= 0:
         remove(ranked, rank)
         count -= 1
         middle, low = _left(ranked, middle, rank), _left(ranked, low, rank)
         high, interval = _left(ranked, high, rank), _narrower(ranked, interval, rank)
-    unknown -= np.int64(rank == NAN)
+    unknown -= np.int64(rank == _NAN)
     return middle, low, high, interval, count, unknown
 
 
 @inlined
-def found_in(ranked, values, state, places, kind):
+def _found_in(ranked, values, state, places, kind):
     """Return the median and the scale of a window, and what follows them then."""
     middle, low, high, interval, count, unknown = state
     center = scale = np.nan
     if count == 0 or unknown > 0:
-        return (center, scale), (nowhere(), nowhere(), nowhere(), unsearched(), count, unknown)
+        return (center, scale), (_nowhere(), _nowhere(), _nowhere(), _unsearched(), count, unknown)
     (index, share), of_low, of_high = places
     middle = _at(ranked, index, middle)
     center = _value(ranked, values, middle, share)
@@ -307,7 +307,7 @@ def found_in(ranked, values, state, places, kind):
     if not abs(center) < np.inf:
         scale = np.nan
     elif kind == DEVIATION:
-        interval = _moved(ranked, values, interval, count, index + 1, center)
+        interval = _nearest_from(ranked, values, interval, count, index + 1, center)
         scale = _deviation(ranked, values, interval, center, share)
     elif kind == QUANTILES:
         low, high = _at(ranked, of_low[0], low), _at(ranked, of_high[0], high)
@@ -317,19 +317,18 @@ def found_in(ranked, values, state, places, kind):
 
 
 @inlined
-def unfollowed(counts):
+def _unfollowed(counts):
     """Return the state of a window of which only how many values and NaN it has is known."""
-    return nowhere(), nowhere(), nowhere(), unsearched(), counts[0], counts[1]
+    return _nowhere(), _nowhere(), _nowhere(), _unsearched(), counts[0], counts[1]
 
 
-def make_room() -> Callable[..., Any]:
+def _make_room() -> Callable[..., Any]:
     """Return a compiled ``room(block, window)``: the lists and sets of blocks.
 
     They are the keys and the steps of values, twice, room for sorting, the rank of each step and
     the value of each rank; and the words, counts and starts of sets.
     """
     empty, floats = make_aligned_zeros(np.int64, 1, True), make_aligned_zeros(np.float64, 1, True)
-    levels = make_aligned_zeros(np.int64, 1, True)
 
     @inlined
     def room(block, window):
@@ -339,9 +338,54 @@ def make_room() -> Callable[..., Any]:
             *(empty((size,), 0), empty((size,), 0), empty((size,), 0), empty((size,), 0)),
             *(empty((DIGITS,), 0), empty((size,), 0), floats((size,), 0)),
         )
-        return lists, (empty((words,), 0), empty((words,), 0), levels((LEVELS_MOST,), 0))
+        return lists, (empty((words,), 0), empty((words,), 0), empty((LEVELS_MOST,), 0))
 
     return room
+
+
+def make_walk(use: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled ``walk(source, arrays, numbers, options, parts, first, last)``.
+
+    It finds the order statistics of all windows; ``source`` are x and the mask. For each window it
+    calls ``use(arrays, place, given, found, sets, followed)``: ``place`` are the index of the
+    channel and the end of the window, ``given`` are shape, windows, flags and options, ``found``
+    are the median and the scale, ``sets`` are the set of ranks, the value of each rank and its
+    step, and ``followed`` are the state of the window and the places of the order statistics.
+    """
+    new_room = _make_room()
+
+    @inlined
+    def walk(source, arrays, numbers, options, parts, first, last):
+        shape, blocks, windows, flags, method = unpacked(numbers, options)
+        groups, _, _, block = blocks
+        window, given = windows[1], (shape, windows, flags, options)
+        lists, words = new_room(block, window)
+        _, _, _, taken, _, ranks, values = lists
+        for group in range(groups * first // parts, groups * last // parts):
+            channel, begin, end = stretch_of(group, shape, blocks, windows[0])
+            known, placed = np.int64(-1), np.int64(1)
+            places, of_channel = places_of(placed, method), (channel, shape[2], flags[1])
+            for start in range(begin, end, block):
+                stop = min(start + block, end)
+                bounds = start, stop, window, known
+                ranked, counts, (known, total) = _ranked_block(
+                    source, of_channel, bounds, lists, words
+                )
+                state, sets = _unfollowed(counts), (ranked, values, taken)
+                for step in range(start, stop):
+                    new = step - start + window - 1
+                    gone = np.int64(-1) if step == start else new - window
+                    state = _advanced(ranked, ranks, new, gone, state)
+                    _, _, _, _, count, _ = state
+                    if count != placed and count > 0:
+                        placed = count
+                        places = places_of(placed, method)
+                    found, state = _found_in(ranked, values, state, places, flags[0])
+                    use(arrays, (channel, step), given, found, sets, (state, places))
+                known = _following_block((start, stop, window, known), lists, total)
+        release((lists, words))
+
+    return walk
 
 
 def make_wide_order_kernel(element_type: ElementType) -> Kernel:
@@ -349,35 +393,15 @@ def make_wide_order_kernel(element_type: ElementType) -> Kernel:
 
     Blocks, but for the last one of a channel, have at least the steps of a window less one.
     """
-    room, put_results = make_room(), make_put(element_type)
+    put_results = make_put(element_type)
+
+    @inlined
+    def use(arrays, place, given, found, sets, followed):
+        put_results(arrays, place, given, found)
+
+    walk = make_walk(use)
 
     def kernel(x, keep, y, median, scales, numbers, options, parts, first, last):
-        shape, blocks, windows, flags, method = unpacked(numbers, options)
-        steps, inner, window, block = shape[1], shape[2], windows[1], blocks[3]
-        lists, sets = room(block, window)
-        ranks, values = lists[5], lists[6]
-        for group in range(blocks[0] * first // parts, blocks[0] * last // parts):
-            channel, begin, end = part_of(group, shape, blocks, windows[0])
-            known, placed = np.int64(-1), np.int64(1)
-            places = places_of(placed, method)
-            for start in range(begin, end, block):
-                bounds = start, min(start + block, end), window, known
-                of_channel = channel, inner, flags[1]
-                ranked, counts, (known, total) = ranked_block(
-                    (x, keep), of_channel, bounds, lists, sets
-                )
-                state = unfollowed(counts)
-                for step in range(start, bounds[1]):
-                    new = step - start + window - 1
-                    gone = np.int64(-1) if step == start else new - window
-                    state = moved(ranked, ranks, new, gone, state)
-                    if state[4] != placed and state[4] > 0:
-                        placed = state[4]
-                        places = places_of(placed, method)
-                    found, state = found_in(ranked, values, state, places, flags[0])
-                    results = windows, flags, options, found
-                    put_results((x, y, median, scales), channel, inner, step, steps - 1, *results)
-                known = following_block((*bounds[:3], known), lists, total)
-        release((lists, sets))
+        walk((x, keep), (x, y, median, scales), numbers, options, parts, first, last)
 
     return make_kernel(f"moving.wide_order.{element_type.name}", kernel)

@@ -17,19 +17,19 @@ from numnorm.backends.cpu.moving.arrays import (
     Plan,
     joined,
     last_steps,
+    new_statistics,
     parts_of,
     plan_of,
     result_of,
-    statistics_for,
     target_of,
 )
 from numnorm.backends.cpu.moving.order_gradient_kernel import make_order_gradient_kernel
 from numnorm.backends.cpu.moving.order_narrow_kernel import make_narrow_order_kernel
-from numnorm.backends.cpu.moving.order_results import DEVIATION, NOTHING, QUANTILES
+from numnorm.backends.cpu.moving.order_results import DEVIATION, QUANTILES, UNSCALED
 from numnorm.backends.cpu.moving.order_wide_kernel import make_wide_order_kernel
 from numnorm.layouts import MovingLayout, sequences_by
 
-_KINDS = {None: NOTHING, "mad": DEVIATION, "quantiles": QUANTILES, "range": QUANTILES}
+_KINDS = {None: UNSCALED, "mad": DEVIATION, "quantiles": QUANTILES, "range": QUANTILES}
 _NO_MASK = np.empty(0, np.uint8)
 
 _narrow_kernel = functools.cache(make_narrow_order_kernel)
@@ -48,11 +48,11 @@ def moving_order_forward(
     """Return y and, if `save` is true, median and scale of each step."""
     keep, fill = (None, _same) if weighting is None else selected_by(weighting, x)
     begin, sizes = ends_of(windows.windows, layout.steps)
-    wide = _wide(x)
+    wide = _widened(x)
     plan = plan_of(wide.dtype, layout)
-    source, (median, scales) = plan.flat(wide), statistics_for(wide, save)
+    source, (median, scales) = plan.flat(wide), new_statistics(wide, save)
     target = target_of(source, wide, out if wide is x else None, (source,))
-    _run(plan, (source, keep, target, median, scales), (begin, *sizes), windows, save)
+    _run(plan, (source, keep, target, median, scales), (begin, *sizes), windows)
     y = _in_dtype(target, x, out)
     dtype = np.float32 if x.dtype.itemsize == 2 else np.float64
     saved = (rounded(a, np.dtype(dtype)).reshape(x.shape) for a in (median, scales) if save)
@@ -90,7 +90,7 @@ def moving_order_backward(
         channels = layout.outer * layout.inner
         block = max(sizes[0], tuning.ORDER_BLOCK_LEAST)
         blocks = channels, 1, layout.steps, block
-        numbers, options = _arguments(plan, blocks, (begin, *sizes), windows, keep, True)
+        numbers, options = _arguments(plan, blocks, (begin, *sizes), windows, keep)
         parts = parts_of(channels)
         arrays = flat[0], flat[1], mask, *saved, dx
         plan.run(_gradient_kernel(), (*arrays, numbers, options, parts), parts, _WORK)
@@ -116,13 +116,13 @@ def moving_order_step(
     done = checked_steps(state, before, x, axis, window)
     held = before.shape[axis]
     together, kept = joined(x, keep, state, before, axis)
-    wide = _wide(together)
+    wide = _widened(together)
     plan = plan_of(wide.dtype, sequences_by(layout.outer, held + layout.steps, layout.inner, axis))
     source = plan.flat(wide)
     target = np.empty_like(source)
     size = min(window, max(held + layout.steps, 1))
-    arrays = source, kept, target, *statistics_for(wide, False)
-    _run(plan, arrays, (held, size, 0, 0, 0), windows, False)
+    arrays = source, kept, target, *new_statistics(wide, False)
+    _run(plan, arrays, (held, size, 0, 0, 0), windows)
     y = target.view(wide.dtype).reshape(together.shape)[last_steps(layout, layout.steps)]
     last = last_steps(layout, min(window - 1, done + layout.steps))
     after = MovingState(
@@ -144,7 +144,6 @@ def _run(
     arrays: tuple[Any, ...],
     ends: tuple[int, int, int, int, int],
     windows: OrderWindows,
-    save: bool,
 ) -> None:
     """Run a forward kernel for arrays (x, keep, y, median, scales), if there is anything to do."""
     x, keep, *results = arrays
@@ -157,7 +156,7 @@ def _run(
     stretches = -(-(steps - begin) // stretch)
     groups = outer * stretches * inner
     blocks = groups, stretches, stretch, block
-    numbers, options = _arguments(plan, blocks, ends, windows, keep, save)
+    numbers, options = _arguments(plan, blocks, ends, windows, keep)
     kernel = (_narrow_kernel if narrow else _wide_kernel)(plan.element_type)
     parts = parts_of(groups)
     plan.run(kernel, (x, _mask(keep), *results, numbers, options, parts), parts, _WORK)
@@ -169,14 +168,12 @@ def _arguments(
     ends: tuple[int, ...],
     windows: OrderWindows,
     keep: Array | None,
-    save: bool,
 ) -> tuple[Array, Array]:
     """Return numbers and options as kernels take them."""
-    *method, rounding = windows.rule
-    flags = _KINDS[windows.kind], int(keep is not None), int(save)
+    (kind, low, high, factor), (alpha, beta, rounding) = windows.spread, windows.rule
+    flags = _KINDS[kind], int(keep is not None)
     numbers = np.array([*plan.shape, *blocks, *ends, *flags, rounding], np.int64)
-    scale = windows.factor, windows.windows.eps
-    return numbers, np.array([windows.low, windows.high, *scale, *method], np.float64)
+    return numbers, np.array([low, high, factor, windows.windows.eps, alpha, beta], np.float64)
 
 
 def _mask(keep: Array | None) -> Array:
@@ -184,7 +181,7 @@ def _mask(keep: Array | None) -> Array:
     return _NO_MASK if keep is None else keep.astype(np.uint8, order="C").reshape(-1)
 
 
-def _wide(x: Array) -> Array:
+def _widened(x: Array) -> Array:
     """Return x in a dtype of kernels: float64 for half precision."""
     return x.astype(np.float64) if x.dtype.itemsize == 2 else x
 

@@ -35,7 +35,7 @@ def stretch_count(count: int, window: int) -> int:
 
     The first block is a stretch of its own.
     """
-    return 1 - -(count - 1) // max(1, STRETCH // window)
+    return 1 + -(-(count - 1) // max(1, STRETCH // window))
 
 
 def _make_sums() -> Callable[..., Any]:

@@ -34,7 +34,7 @@ def timed_shares(plan: Plan, mask: Array, weights: Array, decay: Decay) -> tuple
 
 
 def shares_of_all(steps: int, weight: float, decay: Decay) -> tuple[Array, float]:
-    """Return the same for steps that all count: one share for all channels, and one weight."""
+    """Return what `timed_shares` returns for steps that all count: the same in all channels."""
     one = plan_of(MASK.storage_dtype, sequences_by(1, steps, 1, 0))
     mask = np.ones(steps, MASK.storage_dtype)
     shares, after = timed_shares(one, mask, np.full(1, weight), decay)

@@ -7,10 +7,9 @@ no step is missing, so do the shares.
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
-from numnorm.backends.cpu.memory.kernel_arrays import make_scratch
+from numnorm.backends.cpu.memory.kernel_arrays import halves, make_scratch
 from numnorm.backends.cpu.moving.exponential_kernels import (
     advance,
-    halves,
     make_first_block,
     make_share_of,
 )
@@ -21,9 +20,9 @@ from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import make_at_least, where_at_most
 from numnorm.backends.cpu.simd.vector import multiply_add
 
-# Of a step that counts. Without `adjust`, one at the time of the step before has no weight; a share
-# of 0 would say that it is missing.
-_LEAST_SHARE = 1e-300
+# The share of a step that counts without weight: without `adjust`, one at the time of the step
+# before. A share of 0 would say that it is missing.
+_WEIGHTLESS = 1e-300
 
 
 def make_timed_shares_kernel(across: bool) -> Kernel:
@@ -31,15 +30,15 @@ def make_timed_shares_kernel(across: bool) -> Kernel:
 
     ``fading`` is that of `Decay`. The other arguments are as for `make_shares_kernel`.
     """
-    access, at_least = lane_access(MASK, across), make_at_least(_LEAST_SHARE)
+    access, at_least = lane_access(MASK, across), make_at_least(_WEIGHTLESS)
     read, read_state, write = access.read, access.read_statistic, access.write_statistic
     locate, scratch = make_locate(across, 1, 0), make_scratch(np.int64, LANES)
 
     @inlined
-    def unadjusted(weight, held, left, lost):
+    def unadjusted(weight, held, left, faded):
         # The weight is what has been left since the last step: 1 just after it, and 0 before the
-        # first one. Just after a step, what is gone has all digits of `lost`.
-        gone = multiply_add(weight, lost, 1.0 - weight)
+        # first one. Just after a step, what is gone has all digits of `faded`.
+        gone = multiply_add(weight, faded, 1.0 - weight)
         weight = weight * left
         share = where_at_most(at_least(gone), HALF, held)
         rest = where_at_most(weight, HALF, held) + where_at_most(1.0 - held, held, HALF)

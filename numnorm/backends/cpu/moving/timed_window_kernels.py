@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
-from numnorm.backends.cpu.memory.kernel_arrays import make_aligned_zeros, release
-from numnorm.backends.cpu.moving.exponential_kernels import halves
+from numnorm.backends.cpu.memory.kernel_arrays import halves, make_aligned_zeros, release
 from numnorm.backends.cpu.moving.lanes import LANES
 from numnorm.backends.cpu.moving.missing_steps import HALF
 from numnorm.backends.cpu.moving.window_kernels import make_statistics

@@ -14,10 +14,10 @@ from numnorm.backends.cpu.moving.arrays import (
     in_own_dtype,
     joined,
     last_steps,
+    new_statistics,
     parts_of,
     plan_of,
-    statistics_for,
-    statistics_of,
+    saved_statistics,
 )
 from numnorm.backends.cpu.moving.missing_steps import as_mask
 from numnorm.backends.cpu.moving.timed_window_kernels import (
@@ -46,7 +46,7 @@ def window_bounds(numbers: Array, length: Any, closed: tuple[bool, bool], center
     return bounds
 
 
-class Results(NamedTuple):
+class _Found(NamedTuple):
     """What the kernel stores: y in the dtype that it computes in, and mean and rstd."""
 
     y: Array
@@ -62,7 +62,7 @@ def timed_forward(
     anchors = np.full(layout.outer * layout.inner, -1, np.int64)
     found = _run(x, keep, layout, windows, anchors, 0, save)
     y = _given(found.y.reshape(x.shape), x, out)
-    return y, *statistics_of(plan, x, save, found.mean, found.rstd)
+    return y, *saved_statistics(plan, x, save, found.mean, found.rstd)
 
 
 def _run(
@@ -73,14 +73,15 @@ def _run(
     anchors: Array,
     first: int,
     save: bool,
-) -> Results:
+) -> _Found:
     """Run the kernel for the windows of the steps from `first` on."""
     source = _computed(x)
-    found = Results(empty_like(source), *statistics_for(x, save))
+    found = _Found(empty_like(source), *new_statistics(x, save))
     if x.size:
         mask = _NO_MASK if keep is None else as_mask(keep)
         shape = layout.outer, layout.steps, layout.inner, first
-        options, parts = (float(windows.mean), float(windows.scale), windows.eps), _parts(layout)
+        options = float(windows.centred), float(windows.scaled), windows.eps
+        parts = _parts(layout)
         arrays = source, mask, *found, windows.bounds.both, anchors
         plan = plan_of(source.dtype, layout)
         plan.run(_kernel(), (*arrays, shape, options, parts), parts, 2 + 2 * save)
@@ -105,7 +106,7 @@ def timed_backward(
         if x.size:
             mask = _NO_MASK if keep is None else as_mask(keep)
             shape, parts = (layout.outer, layout.steps, layout.inner), _parts(layout)
-            options = float(windows.mean), float(windows.scale)
+            options = float(windows.centred), float(windows.scaled)
             arrays = *inputs, mask, *statistics, dx
             plan = plan_of(inputs[1].dtype, layout)
             given = *arrays, windows.bounds.both, shape, options, parts

@@ -14,22 +14,22 @@ from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.memory.left_out import kept_by, selected_by
 from numnorm.backends.cpu.moving import window_kernels
 from numnorm.backends.cpu.moving.arrays import (
-    NOTHING,
+    NO_STATISTICS,
     Plan,
     in_own_dtype,
     joined,
     last_steps,
+    new_statistics,
     parts_of,
     plan_of,
     result_of,
-    statistics_for,
-    statistics_of,
+    saved_statistics,
     target_of,
 )
 from numnorm.backends.cpu.moving.lanes import group_count
 from numnorm.backends.cpu.moving.masked_window_kernels import (
-    make_missing_sequences_kernel,
-    make_missing_windows_kernel,
+    make_masked_sequences_kernel,
+    make_masked_windows_kernel,
 )
 from numnorm.backends.cpu.moving.missing_steps import as_mask, gradient_of_sequences
 from numnorm.backends.cpu.moving.sequence_kernel import make_sequence_windows_kernel, stretch_count
@@ -70,10 +70,10 @@ def moving_forward(
         run.kernel.entry(0, source, target, *run.unsaved)
         return result_of(target, x, None), None, None
     target = target_of(source, x, out, (source,))
-    mean, rstd = statistics_for(x, save)
+    mean, rstd = new_statistics(x, save)
     run_windows(plan, run, (source, target, mean, rstd))
     y = result_of(target, x, out)
-    return y, *statistics_of(plan, x, save, mean, rstd)
+    return y, *saved_statistics(plan, x, save, mean, rstd)
 
 
 def moving_backward(
@@ -103,7 +103,7 @@ def windows_dx(
         count = -(-layout.steps // sizes[0]) + 1
         groups = group_count(plan.shape, count, _SPECIAL_OF_GRADIENTS, plan.across)
         kernel = _gradients_kernel(plan.element_type, plan.across)
-        options, parts = (float(windows.mean), float(windows.scale)), parts_of(groups)
+        options, parts = (float(windows.centred), float(windows.scaled)), parts_of(groups)
         blocks = groups, count, begin
         plan.run(kernel, (*inputs, target, plan.shape, blocks, sizes, options, parts), parts, 5)
     return result_of(target, x, out)
@@ -159,18 +159,18 @@ def run_of(
         count = stretch_count(count, sizes[0])
         groups = outer * inner * count
         kernel = kernels.along(plan.element_type, inner == 1)
-    options = np.array([windows.mean, windows.scale, windows.eps], np.float64)
+    options = np.array([windows.centred, windows.scaled, windows.eps], np.float64)
     numbers = np.array([*plan.shape, groups, count, *first, *sizes], np.int64)
     parts = parts_of(groups)
     arguments = numbers, options, parts
-    return Run(kernel, arguments, parts, (*NOTHING, *arguments, 0, parts))
+    return Run(kernel, arguments, parts, (*NO_STATISTICS, *arguments, 0, parts))
 
 
 # Missing steps
 
 
-MISSING = Kernels(
-    functools.cache(make_missing_windows_kernel), functools.cache(make_missing_sequences_kernel)
+MASKED = Kernels(
+    functools.cache(make_masked_windows_kernel), functools.cache(make_masked_sequences_kernel)
 )
 
 
@@ -182,13 +182,13 @@ def masked_moving_forward(
     if windows.bounds is not None:
         y, *saved = timed_forward(x, keep, layout, windows, out, save)
         return fill(y), saved[0], saved[1]
-    plan, run = forward_run(x.dtype, layout, windows, MISSING)
+    plan, run = forward_run(x.dtype, layout, windows, MASKED)
     source = plan.flat(x)
     target = target_of(source, x, out, (source,))
-    mean, rstd = statistics_for(x, save)
+    mean, rstd = new_statistics(x, save)
     run_windows(plan, run, (source, as_mask(keep), target, mean, rstd))
     y = fill(result_of(target, x, out))
-    return y, *statistics_of(plan, x, save, mean, rstd)
+    return y, *saved_statistics(plan, x, save, mean, rstd)
 
 
 def masked_moving_backward(
@@ -205,11 +205,11 @@ def masked_moving_backward(
     if windows.bounds is not None:
         keep = kept_by(weighting, x)
         return timed_backward(dy, x, keep, mean, rstd, layout, windows, out)
-    dx_of = functools.partial(_missing_dx, windows=windows)
+    dx_of = functools.partial(_masked_dx, windows=windows)
     return gradient_of_sequences(dx_of, weighting, dy, x, mean, rstd, layout, out)
 
 
-def _missing_dx(
+def _masked_dx(
     keep: Array,
     dy: Array,
     x: Array,
@@ -308,7 +308,7 @@ def _step(
     whole = sequences_by(layout.outer, held + layout.steps, layout.inner, axis)
     plan = plan_of(together.dtype, whole)
     source = plan.flat(together)
-    target, statistics = np.empty_like(source), statistics_for(x, False)
+    target, statistics = np.empty_like(source), new_statistics(x, False)
     # Anchors lie at multiples of the window from the beginning of the stream.
     anchor = done // window * window
     blocks = anchor - (done - held), int(anchor == 0), done - anchor
@@ -316,7 +316,7 @@ def _step(
     if kept is None:
         run_windows(plan, run_of(plan, blocks, sizes, windows), (source, target, *statistics))
     else:
-        run = run_of(plan, blocks, sizes, windows, MISSING)
+        run = run_of(plan, blocks, sizes, windows, MASKED)
         run_windows(plan, run, (source, as_mask(kept), target, *statistics))
     y = target.view(x.dtype).reshape(together.shape)[last_steps(layout, layout.steps)]
     last = last_steps(layout, min(window - 1, steps))

@@ -27,9 +27,10 @@ from numnorm.backends.formulas import order as formulas
 
 # What a row is centred by, and scaled by.
 MEDIAN, MEAN, NUMBER = range(3)
-NOTHING, MAD, QUANTILES, RANGE = range(4)
-# The entries of what is found for a row: the center, the scale, the center as high + low, and for
-# the center and up to two quantiles the elements below and above it, and the share of the latter.
+UNSCALED, MAD, QUANTILES, RANGE = range(4)
+# The entries of what is found for a row. OF_CENTER, OF_SCALE and OF_UPPER are order statistics
+# of three entries each: + 0 the element below, + 1 the one above, + 2 the share of the one above.
+# The center is HIGH + LOW, and COUNT the number of elements that count.
 CENTER, SCALE, HIGH, LOW, OF_CENTER, OF_SCALE, OF_UPPER, COUNT, FOUND = 0, 1, 2, 3, 4, 7, 10, 13, 14
 # Of these, the first ones that a forward pass stores.
 STORED = 2
@@ -240,7 +241,7 @@ def _make_statistics(weighted: bool) -> Callable[..., Any]:
                 distances = found[HIGH], found[LOW], -1.0
                 quantile(row, distances, 0.5, rule, scratch, found, OF_SCALE)
                 found[SCALE] = _between(found[OF_SCALE], found[OF_SCALE + 1], found[OF_SCALE + 2])
-        elif scale != NOTHING:
+        elif scale != UNSCALED:
             if scale == RANGE:
                 _range(source, start, count, found)
             else:
@@ -430,7 +431,7 @@ def make_order_kernel(element_type: ElementType, weighted: bool) -> Kernel:
         part, values = doubles((width,), 0), reals((0 if direct else block * (width + APART),), 0)
         shares = doubles((block * (width + APART) if weighted else 0,), 0)
         beside = doubles((width if weighted else 0,), 0)
-        counts, found, divisors, sample, ordered = whole(), entries(), places(), ranks(), ranks()
+        counts, found, scaling, sample, ordered = whole(), entries(), places(), ranks(), ranks()
         shape, fills = (times_along, between, along), (options[7], options[8])
         for group in range(groups * first // parts, groups * last // parts):
             row = group // blocks * between + group % blocks * block
@@ -446,11 +447,11 @@ def make_order_kernel(element_type: ElementType, weighted: bool) -> Kernel:
                 statistics(given, words, options, scratch, found)
                 for i in range(columns):
                     table[(row + j) * columns + i] = found[i]
-                divisor = found[SCALE] * options[5] + options[6] if words[1] != NOTHING else 1.0
-                divisors[j], divisors[ROWS_AT_ONCE + j] = found[HIGH], found[LOW]
-                divisors[2 * ROWS_AT_ONCE + j] = divisor
+                divisor = found[SCALE] * options[5] + options[6] if words[1] != UNSCALED else 1.0
+                scaling[j], scaling[ROWS_AT_ONCE + j] = found[HIGH], found[LOW]
+                scaling[2 * ROWS_AT_ONCE + j] = divisor
             if y.size > 0:
-                written((x, keep, y), place, strides[0], divisors, fills, omit)
+                written((x, keep, y), place, strides[0], scaling, fills, omit)
         release((part, values, shares, beside))
 
     kind = "weighted" if weighted else "plain"

@@ -30,12 +30,12 @@ from numnorm.layouts import RowLayout
 _WORK = 64
 _CENTERS = {"median": entries.MEDIAN, "mean": entries.MEAN}
 _KINDS = {
-    None: entries.NOTHING,
+    None: entries.UNSCALED,
     "mad": entries.MAD,
     "quantiles": entries.QUANTILES,
     "range": entries.RANGE,
 }
-_NOTHING = np.empty(0)
+_NO_RESULT = np.empty(0)
 # Gradients are computed for rows of about so many elements at a time.
 _TOGETHER = 1 << 18
 
@@ -106,7 +106,9 @@ def order_forward(
         target = output_like(source, x, "x", out, plan.element_type, plan.order, rows[:2])
     found = _found(source, target.reshape(-1), plan, layout, scaling, weighting, x.shape)
     saved = found.astype(plan.element_type.saved, copy=False)
-    center, scale = (saved[:, i].reshape(layout.statistic_shape).copy() for i in range(2))
+    center, scale = (
+        saved[:, i].reshape(layout.statistic_shape).copy() for i in range(entries.STORED)
+    )
     return result(target, x, out, plan.order), center, scale
 
 
@@ -132,11 +134,12 @@ def _found(
         return table
     keep, weights, strides = _rows_of(weighting, shape, layout)
     given = KEEP_ALL if weighting is None else weighting
+    (kind, low, high, factor), (alpha, beta, rounding) = scaling.spread, scaling.rule
     is_word = isinstance(scaling.center, str)
     words = (
         _CENTERS[scaling.center] if is_word else entries.NUMBER,  # type: ignore[index]
-        _KINDS[scaling.kind],
-        scaling.rounding,
+        _KINDS[kind],
+        rounding,
     )
     plain = not (given.omit or keep.size or weights.size)
     storage, real = plan.element_type.storage_dtype, plan.element_type.compute_dtype
@@ -146,8 +149,8 @@ def _found(
     options = np.array(
         [
             0.0 if is_word else scaling.center,
-            *(scaling.low, scaling.high, scaling.alpha, scaling.beta),
-            *(scaling.factor, scaling.eps, given.fill, given.fill_missing),
+            *(low, high, alpha, beta),
+            *(factor, scaling.eps, given.fill, given.fill_missing),
         ]
     )
     outer, _, between, _ = plan.shape
@@ -207,7 +210,7 @@ def order_backward(
     plan, moved = _plan_of(x.dtype, x.shape, layout), _moved(layout, x.ndim)
     source = _source(x, plan)
     found = _found(
-        source, _NOTHING.astype(source.dtype), plan, layout, scaling, weighting, x.shape,
+        source, _NO_RESULT.astype(source.dtype), plan, layout, scaling, weighting, x.shape,
         entries.FOUND,
     )  # fmt: skip
     found[:, entries.SCALE] = scale.reshape(-1)
@@ -261,15 +264,16 @@ def _rows_dx(
         counts = counts & (weights > 0.0)
     deviations = (x - of(entries.HIGH)) - of(entries.LOW)
     divisor: Any = 1.0
-    if scaling.kind is not None:
-        divisor = of(entries.SCALE) * scaling.factor + scaling.eps
+    kind, factor = scaling.spread.kind, scaling.spread.factor
+    if kind is not None:
+        divisor = of(entries.SCALE) * factor + scaling.eps
     dx = dy / divisor
     of_center = -np.sum(dx, axis=1, keepdims=True)
-    if scaling.kind is not None:
+    if kind is not None:
         # dy of what is left out is 0, whatever y is there.
         along = np.where(dy == 0.0, 0.0, dy * (deviations / divisor))
-        of_scale = -scaling.factor * np.sum(along, axis=1, keepdims=True) / divisor
-        if scaling.kind == "mad":
+        of_scale = -factor * np.sum(along, axis=1, keepdims=True) / divisor
+        if kind == "mad":
             distances = np.abs(deviations)
             signs = np.sign(deviations) * _attaining(distances, counts, of, entries.OF_SCALE)
             dx += of_scale * signs

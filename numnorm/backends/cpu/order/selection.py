@@ -25,10 +25,11 @@ _FEW = 8
 
 
 def _times(typing_context: Any, a: Any, b: Any) -> Any:
-    """Return ``a * b``, rounded."""
+    """Return a product that is rounded before anything is added to it."""
 
     def generate(context, builder, signature, arguments):
-        return builder.fmul(*arguments, flags=("nsz",))  # not contracted
+        # With a flag of its own, it gets none of `fastmath`, which would let it be contracted.
+        return builder.fmul(*arguments, flags=("nsz",))
 
     return a(a, b), generate
 

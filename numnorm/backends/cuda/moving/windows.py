@@ -233,7 +233,7 @@ def _sizes(layout: MovingLayout, windows: contract.Windows) -> Windows:
 
 
 def _scaling(windows: contract.Windows) -> Scaling:
-    return Scaling(float(windows.mean), float(windows.scale), windows.eps)
+    return Scaling(float(windows.centred), float(windows.scaled), windows.eps)
 
 
 def _table(of_x: Given, sizes: Windows) -> Any:
