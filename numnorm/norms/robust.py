@@ -94,9 +94,9 @@ def robust_norm(
     center : {"median", "mean"} or float, default "median"
         What is subtracted.
     scale : {"mad", "iqr", "range"}, pair of float or None, default "mad"
-        "mad": the median absolute deviation from the center. "iqr": the distance of the quantiles
-        0.25 and 0.75. "range": that of the least and the largest element. A pair, such as
-        ``(0.05, 0.95)``: the distance of these quantiles. None: only centre.
+        What is divided by. "mad": the median absolute deviation from the center. "iqr": the
+        distance of the quantiles 0.25 and 0.75. "range": that of the least and the largest element.
+        A pair, such as ``(0.05, 0.95)``: the distance of these quantiles. None: only centre.
     factor : float or "normal", default 1
         By what the scale is multiplied. "normal" makes it the standard deviation of normally
         distributed data: 1.4826 for "mad", 0.7413 for "iqr". "range" has no such factor.
