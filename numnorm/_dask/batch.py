@@ -47,10 +47,9 @@ from numnorm.norms.batch import (
     moved_statistic,
     moved_where_seen,
     part_gradient,
-    seen_statistics,
 )
 from numnorm.norms.labels import check_no_running, no_labels, stored_rows
-from numnorm.norms.moments import of_numbered_labels
+from numnorm.norms.moments import of_numbered_labels, seen_statistics
 from numnorm.norms.results import Gradients, Normalized
 from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.spec import NormSpec

@@ -735,16 +735,6 @@ def moved_statistic(old: Any, new: Any, divisor: int, weight: float) -> Any:
     return running[1]
 
 
-def seen_statistics(total: Any, mean: Any, m2: Any) -> tuple[Any, Any]:
-    """Return the mean and the variance of channels, NaN where the sum of the weights is 0."""
-    seen = total > 0.0
-    with np.errstate(all="ignore"):
-        variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
-    # 0 would mean a constant channel.
-    variance = np.where((m2 > 0.0) & (variance == 0.0), np.nextafter(0.0, 1.0), variance)
-    return np.where(seen, mean, np.nan), variance
-
-
 def moved_where_seen(
     old: Any, total: Any, mean: Any, variance: Any, correction: Any, weight: float
 ) -> tuple[Any, Any]:
@@ -757,7 +747,7 @@ def moved_where_seen(
     total : array
         The sum of the weights of each channel.
     mean, variance : array
-        As `seen_statistics` returns them.
+        As `moments.seen_statistics` returns them.
     correction : array
         What is subtracted from `total` for the running variance.
     weight : float

@@ -230,6 +230,16 @@ def has_counts(moments: Moments) -> bool:
     return len(np.shape(count)) > 0
 
 
+def seen_statistics(total: Any, mean: Any, m2: Any) -> tuple[Any, Any]:
+    """Return the mean and the variance of channels, NaN where the sum of the weights is 0."""
+    seen = total > 0.0
+    with np.errstate(all="ignore"):
+        variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
+        # 0 would mean a constant channel.
+        variance = np.where((m2 > 0.0) & (variance == 0.0), np.nextafter(0.0, 1.0), variance)
+    return np.where(seen, mean, np.nan), variance
+
+
 def check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> Any:
     """Return the count, an int unless it is an array; raise if it or a shape is wrong."""
     if not isinstance(value, Moments):

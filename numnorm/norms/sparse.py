@@ -28,6 +28,7 @@ from numnorm.norms.moments import (
     has_counts,
     merged_after,
     of_no_label,
+    seen_statistics,
 )
 from numnorm.norms.results import Normalized
 from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
@@ -184,7 +185,7 @@ def sparse_normalized(arguments: dict[str, Any]) -> Normalized[Any]:
         mean, variance = mean[None], variance[None]
     elif stored is None:
         count, mean, m2, _ = _moments(x, weights, codes, omit, len(kinds))
-        mean, variance = _of_counts(count, mean, m2)
+        mean, variance = seen_statistics(count, mean, m2)
     else:
         mean, variance = stored_statistics(stored, kinds, x.shape, 1)
     rstd = _reciprocal_deviations(variance, eps)
@@ -271,22 +272,13 @@ def _statistics(x: Any, weights: Any, omit: bool, arguments: dict[str, Any]) -> 
     if not samples:
         return np.zeros(columns), np.zeros(columns)
     total = np.broadcast_to(np.asarray(count, _FLOAT64), mean.shape)
-    mean, variance = _of_counts(total, mean, m2)
+    mean, variance = seen_statistics(total, mean, m2)
     if given is not None and has_counts(Moments(count, mean, m2)):
         moved = mean, variance, np.array(total), correction
         backend.update_counted(given, *moved, weight)
     elif given is not None:
         backend.update_running(given, mean, m2, samples - correction, weight)
     return mean, variance
-
-
-def _of_counts(count: Any, mean: Any, m2: Any) -> tuple[Any, Any]:
-    """Return mean and variance, NaN where nothing counts."""
-    with np.errstate(all="ignore"):
-        variance = m2 / np.where(count > 0.0, count, np.nan)
-        # 0 would mean a constant column.
-        variance = np.where((m2 > 0.0) & (variance == 0.0), np.nextafter(0.0, 1.0), variance)
-    return np.where(count > 0.0, mean, np.nan), variance
 
 
 def _reciprocal_deviations(variance: Any, eps: float) -> Any:
