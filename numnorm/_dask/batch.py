@@ -51,7 +51,7 @@ from numnorm.norms.batch import (
 from numnorm.norms.labels import check_no_running, no_labels, stored_rows
 from numnorm.norms.moments import of_numbered_labels, seen_statistics
 from numnorm.norms.results import Gradients, Normalized
-from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.running import running_options
 from numnorm.norms.spec import NormSpec
 
 _RUNNING = ("running_mean", "running_var")
@@ -95,7 +95,12 @@ def batch_norm_forward(
     if "labels" in counting:
         check_no_running({"running_mean": running_mean, "running_var": running_var})
     stored = counting.get("statistics")
-    given = None if stored is not None else given_statistics(running_mean, running_var, training)
+    moving = {"momentum": momentum, "batches": batches, "convention": convention}
+    running = running_options(
+        (momentum, batches, convention), unbiased, (running_mean, running_var),
+        training or stored is not None,
+    )  # fmt: skip
+    given = running.given
     running_arrays = {} if given is None else dict(zip(_RUNNING, given, strict=True))
     if training and running_arrays:
         check_assignable(running_arrays)
@@ -106,7 +111,6 @@ def batch_norm_forward(
     keywords, kinds, of_labels = keywords_of_channels(x, channels, arrays, counting)
     arrays = {name: arrays[name] for name in own if name != "x"}
     parameters = parameters_of(x, channels, arrays)
-    moving = {"momentum": momentum, "batches": batches, "convention": convention}
     limits = {"with_mean": with_mean, "clip": clip}
     options = {"training": training or stored is not None, "unbiased": unbiased, "eps": eps}
     dtypes = dtypes_of(
@@ -116,12 +120,11 @@ def batch_norm_forward(
     if stored is not None:
         statistics = _stored(stored, kinds, x, of_labels)
     elif training:
-        unbiased = convention == "torch" if unbiased is None else unbiased
-        correction = bessel_correction(unbiased, channels.count, given)
+        correction = running.correction(channels.count)
         moments = _moments(read_again(x), of_labels, keywords)
         if given is not None and channels.count:
-            weight = new_batch_weight(**moving)
-            for array, moved in zip(given, moments.moved(given, correction, weight), strict=True):
+            each = moments.moved(given, correction, running.weight)
+            for array, moved in zip(given, each, strict=True):
                 # dask_array 0.7 assigns no array in other chunks.
                 array[...] = moved.rechunk(array.chunks)
         statistics = list(moments.statistics)

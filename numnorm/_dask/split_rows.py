@@ -29,9 +29,10 @@ from numnorm._dask.row_moments import (
 )
 from numnorm._dask.whole_rows import aligned_statistic, parameter_gradient
 from numnorm.arguments import result_dtype
-from numnorm.backends.contract.norms import SMALLEST_VARIANCE, Detached
+from numnorm.backends.contract.norms import Detached
 from numnorm.backends.formulas.norms import input_gradient
 from numnorm.norms.ada import adaptive, adaptive_gradient
+from numnorm.norms.moments import deviations, reciprocals
 
 # float32 takes no larger factor.
 _LARGEST_FACTOR = 1e37
@@ -143,15 +144,8 @@ def _scales(total: Total, norm: RowNorm) -> tuple[Any, Any]:
         if not norm.centred:
             squares = squares + moments.count * moments.mean * moments.mean
         divisor = 1.0 if norm.length else divisor_of(moments.count, ddof, total.exponent)
-        variance = squares / divisor + eps
-        lost = (squares == np.inf) | ((squares > 0.0) & (variance < SMALLEST_VARIANCE))
-        deviation = np.where(lost, np.nan, np.sqrt(variance) + eps_on_deviation)
-        return deviation, _reciprocal(deviation)
-
-
-def _reciprocal(deviation: Any) -> Any:
-    with np.errstate(all="ignore"):
-        return np.where(deviation == 0.0, 0.0, 1.0 / deviation)
+    deviation = deviations(squares, divisor, eps, eps_on_deviation)
+    return deviation, reciprocals(deviation)
 
 
 def _normalized(
@@ -274,7 +268,7 @@ def _elements(
     keep, codes = counted.keep, counted.codes
     *saved, last = others[: norm.centred + 1]
     gain = others[norm.centred + 1 :]
-    rstd = rows.spread(_reciprocal(last) if norm.length else last, codes)
+    rstd = rows.spread(reciprocals(last) if norm.length else last, codes)
     deviation, dy = counted.x.astype(np.float64), dy.astype(np.float64)
     for mean in saved:
         deviation = deviation - rows.spread(mean, codes) - lost

@@ -45,7 +45,7 @@ from numnorm.norms.moments import (
     of_no_label,
 )
 from numnorm.norms.results import Gradients, Normalized
-from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.running import running_options
 from numnorm.norms.sparse import (
     check_dense_gradient,
     checked_clip,
@@ -298,22 +298,21 @@ def _normalized(
     backend, x, layout = _over_channels(x, channel_axis)
     eps, (with_mean, clip) = check_eps(eps), limits
     most = math.inf if clip is None else checked_clip(clip)
-    weight = new_batch_weight(*momentums)
-    unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     training = check_flag("training", training)
-    given = given_statistics(*running, training)
+    options = running_options(momentums, unbiased, running, training)
+    given = options.given
     if given is not None:
         given = backend.running_statistics(*given, x, layout, training)
     if given is not None and not training:
         count, unit, (mean, m2) = 0, 1.0, given
     else:
-        correction = bessel_correction(unbiased, layout.per_channel, given)
+        correction = options.correction(layout.per_channel)
         count, mean, m2, unit = backend.column_moments(x, layout)
     divisor = max(count, 1) * unit
     subtracted = mean if check_flag("with_mean", with_mean) else _no_mean(mean, x)
     y, rstd = backend.column_forward(x, subtracted, m2, divisor, eps, gamma, beta, layout, target)
     if given is not None and count:
-        backend.update_running(given, mean, m2, (count - correction) * unit, weight)
+        backend.update_running(given, mean, m2, (count - correction) * unit, options.weight)
     if axes is not None:
         y, mean, rstd = axes.write(y, target, out), axes.unflat(mean), axes.unflat(rstd)
         backend = axes.backend
