@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from sys import modules
-from typing import Any, Literal, Never, overload
+from typing import Any, Literal, Never, cast, overload
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from numnorm.arguments import (
 from numnorm.array_likes import any_lazy, is_on_device, lazily, results_like, writable_view
 from numnorm.array_types import Array, ArrayLike, Convention, Input, NanPolicy, Number
 from numnorm.backends import backend_for, backend_of, with_weighting
-from numnorm.backends.contract.backend import BlockMoments, ColumnBackend
+from numnorm.backends.contract.backend import BlockBackend, BlockMoments, ColumnBackend
 from numnorm.backends.contract.norms import ChannelSums, Detached
 from numnorm.backends.contract.weighting import WeightedInput
 from numnorm.keywords import unexpected
@@ -673,17 +673,14 @@ def block_moments(x: Any, channel_axis: Any, all_channels: int) -> BlockMoments:
         blocks = block_moments(axes.x, axes.axis, all_channels)
         table = blocks.table
         return blocks._replace(table=table.reshape(*table.shape[:2], *axes.shape))
-    backend: Any
     backend, x = backend_for(x, "x")
-    parts: BlockMoments = backend.block_moments(
-        x, column_layout(x.shape, channel_axis, all_channels)
-    )
-    return parts
+    layout = column_layout(x.shape, channel_axis, all_channels)
+    return cast(BlockBackend, backend).block_moments(x, layout)
 
 
 def folded_moments(parts: Sequence[BlockMoments | Moments]) -> Moments:
     """Return the moments of all data, merged in order from parts that are not on a device."""
-    backend: Any = backend_of(np.ndarray)
+    backend = cast(BlockBackend, backend_of(np.ndarray))
     return Moments(*backend.folded_moments(parts))
 
 

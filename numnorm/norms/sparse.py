@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from numnorm.arguments import (
 )
 from numnorm.array_likes import as_plain_array
 from numnorm.backends import backend_of
-from numnorm.backends.contract.sparse import Samples, Stored
+from numnorm.backends.contract.sparse import Samples, SparseBackend, Stored
 from numnorm.layouts import column_layout, normalized_axes
 from numnorm.norms.labels import check_no_running, checked_labels, no_labels, stored_statistics
 from numnorm.norms.moments import (
@@ -118,7 +118,7 @@ def _moments(
     x: Any, weights: Any, codes: Any, omit: bool, groups: int | None
 ) -> tuple[Any, Any, Any, Any]:
     """Return count, mean, m2 and mean_lo of each column, or of each group and column."""
-    backend: Any = backend_of(np.ndarray)
+    backend = cast(SparseBackend, backend_of(np.ndarray))
     own = np.empty(0) if weights is None else weights
     samples = Samples(own, _codes(codes), groups or 1, omit)
     count, mean, m2, mean_lo = backend.sparse_moments(_stored(_summed(x)), samples)
@@ -282,7 +282,7 @@ def _statistics(x: Any, weights: Any, omit: bool, arguments: dict[str, Any]) -> 
 
 def _scaled(x: Any, dtype: Any, codes: Any, scale: Any, clip: float, out: Any) -> Any:
     """Return x with its values times the scale of their column, within -clip and clip."""
-    backend: Any = backend_of(np.ndarray)
+    backend = cast(SparseBackend, backend_of(np.ndarray))
     if out is None:
         y = _summed(x).astype(dtype)  # a copy
     else:
