@@ -20,7 +20,7 @@ from numnorm.array_likes import any_lazy, as_plain_array, check_norm_on_host, la
 from numnorm.array_types import ArrayLike, Integer, NanPolicy, Number
 from numnorm.keywords import unexpected
 from numnorm.layouts import normalized_axes
-from numnorm.norms.order_statistics import check_method, place_of
+from numnorm.norms.order_statistics import between, check_method, distance, places
 from numnorm.norms.weighted import checked_counting, of_channels
 
 KEEP = 65536
@@ -421,10 +421,10 @@ def quantiles(
     if after is not None:
         check_quantiles("after", after, shape)
     dtype = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
-    values = _of_channels(x, axes, dtype)
+    values = _values_of(x, axes, dtype)
     count = np.full(len(values), values.shape[1], np.int64)
     if counting.where is not None:
-        keep_mask = _of_channels(np.broadcast_to(counting.where, x.shape), axes, np.dtype(bool))
+        keep_mask = _values_of(np.broadcast_to(counting.where, x.shape), axes, np.dtype(bool))
         count = np.count_nonzero(keep_mask, axis=1).astype(np.int64)
     empty = np.isnan(values)
     missing = empty & keep_mask if counting.where is not None else empty
@@ -437,7 +437,7 @@ def quantiles(
     return merged((now,)) if after is None else after.merge(now)
 
 
-def _of_channels(array: Any, axes: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+def _values_of(array: Any, axes: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """Return a new array ``(channels, values)``."""
     moved = np.moveaxis(array, axes, range(len(axes)))
     channels = math.prod(moved.shape[: len(axes)])
@@ -445,46 +445,6 @@ def _of_channels(array: Any, axes: tuple[int, ...], dtype: np.dtype[Any]) -> Any
     result = np.empty((channels, each), dtype)
     result.reshape(moved.shape)[...] = moved
     return result
-
-
-def places(q: Any, counts: Any, method: str) -> tuple[Any, Any]:
-    """Return `place_of` for each probability and each count, arrays ``(q, counts)``."""
-    if counts.size and (counts == counts[0]).all():  # the commonest, and np.unique is slow
-        kinds, inverse = counts[:1], np.zeros(len(counts), np.intp)
-    else:
-        kinds, inverse = np.unique(counts, return_inverse=True)
-    found = [[place_of(count, each, method) for count in kinds.tolist()] for each in q.tolist()]
-    table = np.array(found, np.float64).reshape(len(q), len(kinds), 2)  # counts below 2**53
-    return table[:, inverse, 0].astype(np.int64), table[:, inverse, 1]
-
-
-def between(lower: Any, upper: Any, share: Any) -> Any:
-    """Return what `formulas.order.between` does, of arrays of float64."""
-    with np.errstate(all="ignore"):
-        distance = upper - lower
-        near = np.where(share < 0.5, lower + distance * share, upper - distance * (1.0 - share))
-        wide = lower * (1.0 - share) + upper * share
-    result = np.where(distance < np.inf, near, wide)
-    result = np.where(share == 1.0, upper, result)
-    return np.where((share == 0.0) | (lower == upper), lower, result)
-
-
-def near(lower: Any, upper: Any, share: Any) -> tuple[Any, Any]:
-    """Return what `between` does, with all digits: a number near it, and what is left."""
-    with np.errstate(all="ignore"):
-        gap = upper - lower
-        above = share >= 0.5
-        left = np.where(above, -gap * (1.0 - share), gap * share)
-    is_between = (share > 0.0) & (gap > 0.0) & (gap < np.inf)
-    high = np.where(is_between, np.where(above, upper, lower), between(lower, upper, share))
-    return high, np.where(is_between, left, 0.0)
-
-
-def distance(lower: Any, upper: Any, share: Any) -> Any:
-    """Return the distance of two quantiles, along the first axis, at any offset."""
-    (low, high), (left_of_low, left_of_high) = near(lower, upper, share)
-    with np.errstate(all="ignore"):
-        return (high - low) + (left_of_high - left_of_low)
 
 
 def merged(each: Iterable[Quantiles]) -> Quantiles:
