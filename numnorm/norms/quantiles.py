@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
-import copy
 import functools
-import importlib
 import math
 import operator
 import threading
@@ -15,18 +12,24 @@ from typing import Any, Never
 
 import numpy as np
 
-from numnorm.arguments import Axis, Shape, check_float, check_integer, check_number, check_shape
+from numnorm.arguments import Axis, Shape, check_float, check_integer, check_shape
 from numnorm.array_likes import any_lazy, as_plain_array, check_norm_on_host, lazily, lazy_twin
 from numnorm.array_types import ArrayLike, Integer, NanPolicy, Number
 from numnorm.keywords import unexpected
 from numnorm.layouts import normalized_axes
 from numnorm.norms.order_statistics import between, check_method, distance, places
+from numnorm.norms.quantile_sketches import (
+    arrays_of_sketches,
+    check_error,
+    merged_sketch,
+    saved_sketches,
+    values_at,
+)
 from numnorm.norms.weighted import checked_counting, of_channels
 
 KEEP = 65536
 """The default number of values of a channel that are kept where an error is allowed."""
 
-_LEAST_SIZE, _MOST_SIZE = 8, 65535  # what a sketch of datasketches takes
 _MOST_PARTS = 16
 
 
@@ -221,11 +224,7 @@ class Quantiles:
             arrays["error"], arrays["keep"] = np.float64(self._error), np.int64(self._keep)
         if self._sketches is None:
             return arrays | {"values": self._sorted()}
-        texts = [sketch.serialize() for sketch in self._sketches]
-        return arrays | {
-            "sketches": np.frombuffer(b"".join(texts), np.uint8),
-            "lengths": np.array([len(text) for text in texts], np.int64),
-        }
+        return arrays | arrays_of_sketches(self._sketches)
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, Any]) -> Quantiles:
@@ -259,10 +258,7 @@ class Quantiles:
             error, keep = float(arrays["error"]), int(arrays["keep"])
         if "values" in arrays:
             return Quantiles(*given, (np.asarray(arrays["values"]),), error=error, keep=keep)
-        kind = datasketches().kll_doubles_sketch
-        text, ends = arrays["sketches"].tobytes(), np.cumsum(arrays["lengths"]).tolist()
-        pairs = zip([0, *ends], ends, strict=False)
-        sketches = tuple(kind.deserialize(text[start:end]) for start, end in pairs)
+        sketches = saved_sketches(arrays["sketches"], arrays["lengths"])
         return Quantiles(*given, sketches=sketches, error=error, keep=keep)
 
     def _quantiles(self, q: Any, method: str) -> Any:
@@ -287,12 +283,7 @@ class Quantiles:
         result = np.full(positions.shape, np.nan)
         for channel, sketch in enumerate(self._sketches):
             if not sketch.is_empty():
-                own, last = positions[:, channel], sketch.n - 1
-                ranks = np.minimum((own + 1) / sketch.n, 1.0)  # a channel with NaN has fewer values
-                found = sketch.get_quantiles(ranks, True)
-                # A sketch knows both ends exactly.
-                ends = [own == 0, own >= last], [sketch.get_min_value(), sketch.get_max_value()]
-                result[:, channel] = np.select(*ends, found)
+                result[:, channel] = values_at(sketch, positions[:, channel])
         return result
 
     def _sorted(self) -> Any:
@@ -531,42 +522,13 @@ def _sorted(values: Any, most: int) -> Any:
     return values
 
 
-# Sketches
-
-
-def datasketches() -> Any:
-    """Import the library of sketches."""
-    try:
-        return importlib.import_module("datasketches")
-    except ImportError as reason:
-        message = "error= needs datasketches: pip install 'numnorm[sketches]'"
-        raise ImportError(message) from reason
-
-
-@functools.lru_cache(maxsize=64)
-def _size_of(error: float) -> int:
-    """Return the least size of a sketch with this error of rank."""
-    of_size = datasketches().kll_doubles_sketch.get_normalized_rank_error
-    sizes = range(_LEAST_SIZE, _MOST_SIZE + 1)
-    place = bisect.bisect_left(sizes, -error, key=lambda size: -of_size(size, False))
-    if place == len(sizes):
-        least = of_size(_MOST_SIZE, False)
-        raise ValueError(f"error must be at least {least:.2g}, got {error:g}: None is exact")
-    return sizes[place]
-
-
 def _sketched(each: list[Quantiles], error: float) -> tuple[Any, ...]:
     """Return a sketch of each channel, of the values in all `Quantiles`."""
-    kind, size = datasketches().kll_doubles_sketch, _size_of(error)
     result = []
     for channel in range(len(each[0]._count)):
         sketches = [one._sketches[channel] for one in each if one._sketches is not None]
-        total = copy.copy(sketches[0]) if sketches else kind(size)
-        for sketch in sketches[1:]:
-            total.merge(sketch)
-        for part in (part for one in each if one._sketches is None for part in one._parts):
-            total.update(part[channel].astype(np.float64))  # it leaves NaN out
-        result.append(total)
+        exact = (part for one in each if one._sketches is None for part in one._parts)
+        result.append(merged_sketch(sketches, (part[channel] for part in exact), error))
     return tuple(result)
 
 
@@ -578,15 +540,6 @@ def check_quantiles(name: str, value: Any, shape: Shape) -> None:
     if not isinstance(value, Quantiles):
         raise TypeError(f"{name} must be Quantiles, got an object of type {type(value).__name__}")
     check_shape(f"{name}.count", value._shape, shape, "the channels")
-
-
-def check_error(error: Any) -> float | None:
-    """Return an allowed error of rank, if sketches with it can be made."""
-    if error is None:
-        return None
-    number = check_number("error", error, least=0.0, most=1.0)
-    _size_of(number)
-    return number
 
 
 def check_probabilities(q: Any) -> Any:
