@@ -13,12 +13,13 @@ from numnorm._dask.blocks import (
     block_sum,
     each_block,
     each_object,
+    emptied,
     only,
     read_again,
     rounded,
     take,
 )
-from numnorm._dask.keywords import Kept, Keywords, elements_of
+from numnorm._dask.keywords import BlockKeywords, Keywords, elements_of
 from numnorm._dask.moments import (
     Channels,
     channels_of,
@@ -47,15 +48,15 @@ from numnorm.norms.batch import (
     moved_statistic,
     moved_where_seen,
     part_gradient,
-    seen_statistics,
 )
 from numnorm.norms.labels import check_no_running, no_labels, stored_rows
-from numnorm.norms.moments import of_numbered_labels
+from numnorm.norms.moments import of_numbered_labels, seen_statistics
 from numnorm.norms.results import Gradients, Normalized
-from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.running import running_options
 from numnorm.norms.spec import NormSpec
 
 _RUNNING = ("running_mean", "running_var")
+_FLOAT64 = np.dtype(np.float64)
 
 
 def call(
@@ -96,7 +97,12 @@ def batch_norm_forward(
     if "labels" in counting:
         check_no_running({"running_mean": running_mean, "running_var": running_var})
     stored = counting.get("statistics")
-    given = None if stored is not None else given_statistics(running_mean, running_var, training)
+    moving = {"momentum": momentum, "batches": batches, "convention": convention}
+    running = running_options(
+        (momentum, batches, convention), unbiased, (running_mean, running_var),
+        training or stored is not None,
+    )  # fmt: skip
+    given = running.given
     running_arrays = {} if given is None else dict(zip(_RUNNING, given, strict=True))
     if training and running_arrays:
         check_assignable(running_arrays)
@@ -107,7 +113,6 @@ def batch_norm_forward(
     keywords, kinds, of_labels = keywords_of_channels(x, channels, arrays, counting)
     arrays = {name: arrays[name] for name in own if name != "x"}
     parameters = parameters_of(x, channels, arrays)
-    moving = {"momentum": momentum, "batches": batches, "convention": convention}
     limits = {"with_mean": with_mean, "clip": clip}
     options = {"training": training or stored is not None, "unbiased": unbiased, "eps": eps}
     dtypes = dtypes_of(
@@ -117,12 +122,11 @@ def batch_norm_forward(
     if stored is not None:
         statistics = _stored(stored, kinds, x, of_labels)
     elif training:
-        unbiased = convention == "torch" if unbiased is None else unbiased
-        correction = bessel_correction(unbiased, channels.count, given)
+        correction = running.correction(channels.count)
         moments = _moments(read_again(x), of_labels, keywords)
         if given is not None and channels.count:
-            weight = new_batch_weight(**moving)
-            for array, moved in zip(given, moments.moved(given, correction, weight), strict=True):
+            each = moments.moved(given, correction, running.weight)
+            for array, moved in zip(given, each, strict=True):
                 # dask_array 0.7 assigns no array in other chunks.
                 array[...] = moved.rechunk(array.chunks)
         statistics = list(moments.statistics)
@@ -136,12 +140,12 @@ def batch_norm_forward(
         *keywords.arrays.values(),
         dtype=dtypes[0],
         chunks=x.chunks,
-        usual=[(parameter.name, parameter.usual) for parameter in parameters],
+        parameters=[(parameter.name, parameter.usual) for parameter in parameters],
         axis=channels.axis,
         rows=of_labels.rows,
         eps=float(eps),
         limits=limits,
-        kept=keywords.kept,
+        in_block=keywords.in_block,
     )
     return Normalized(y, *_saved(statistics, x, dtypes[1], of_labels, float(eps)))
 
@@ -185,7 +189,7 @@ def _moments(x: Any, channels: Channels, keywords: Keywords) -> _Moments:
         lengths = tuple(map(sum, channels.chunks))
         zeros = library_of(x).zeros(lengths, dtype=_FLOAT64, chunks=channels.chunks)
         return _Moments((zeros, zeros), channels)
-    counts = keywords.arrays or keywords.kept.policy != "propagate"
+    counts = keywords.arrays or keywords.in_block.policy != "propagate"
     if not (counts and channels.count):  # without elements as NumPy's batch norm
         mean, m2, _ = fields_of(total_moments(x, channels), channels)
         return _Moments((mean, m2 / max(channels.count, 1)), channels, m2=m2)
@@ -221,8 +225,7 @@ def dtypes_of(function: Any, arrays: Mapping[str, Any], **options: Any) -> list[
 
     So wrong options and dtypes are errors of the call. Shapes are checked elsewhere.
     """
-    empty = {n: a if a is None else np.empty((0,) * a.ndim, a.dtype) for n, a in arrays.items()}
-    return [result.dtype for result in function(**empty, **options)]
+    return [result.dtype for result in function(**emptied(arrays), **options)]
 
 
 def _saved(
@@ -243,18 +246,18 @@ def _normalized(
     mean: Any,
     variance: Any,
     *others: Any,
-    usual: list[tuple[str, bool]],
+    parameters: list[tuple[str, bool]],
     axis: int | tuple[int, ...],
     rows: Rows,
     eps: float,
     limits: Mapping[str, Any],
-    kept: Kept,
+    in_block: BlockKeywords,
 ) -> Any:
     given: dict[str, Any] = {
-        name: with_axes(array, rows.kept) if reduced else array
-        for (name, reduced), array in zip(usual, others, strict=False)
+        name: with_axes(array, rows.across) if usual else array
+        for (name, usual), array in zip(parameters, others, strict=False)
     }
-    given |= kept.public(others[len(usual) :])
+    given |= in_block.public(others[len(parameters) :])
     mean, variance = rows.public(mean), rows.public(variance)
     if rows.labels:
         given["statistics"] = of_numbered_labels(mean, variance)
@@ -303,8 +306,6 @@ def _saved_field(
 # The backward pass of batch norm for lazy arrays: the sums of all blocks, then each block
 
 
-_FLOAT64 = np.dtype(np.float64)
-
 # Rounding a float64 mean of more deviations than this loses digits that the gradients need.
 _FAR = 16.0
 
@@ -341,7 +342,7 @@ def batch_norm_backward(
         numnorm.batch_norm_backward, given,
         channel_axis=axis, training=training, **keywords.options,
     )  # fmt: skip
-    if training and (keywords.arrays or keywords.kept.policy != "propagate"):
+    if training and (keywords.arrays or keywords.in_block.policy != "propagate"):
         kind = {n: arrays[n] for n in ("dy", "x", "mean", "rstd")}
         return Gradients(*_trained_rows(kind, gains, of_labels, axis, dtypes, keywords))
     blocks = as_divided(dy, x.chunks), x, *(of_labels.spread(arrays[n]) for n in ("mean", "rstd"))
@@ -414,11 +415,11 @@ def _frozen(
     dtype: Any,
     keywords: Keywords,
 ) -> list[Any]:
-    """Return the same for statistics that are constants."""
+    """Return what `_trained` returns, for statistics that are constants."""
     x, arrays = given[1], keywords.arrays.values()
     blocks = *given, *gain, *arrays
     objects = each_object(
-        _frozen_gradients, *blocks, **options, gains=len(gain), kept=keywords.kept
+        _frozen_gradients, *blocks, **options, gains=len(gain), in_block=keywords.in_block
     )
     shape = _ones(channels, x) if options["usual"] else gain[0].shape
     dx = take(objects, 0, dtype=dtype, chunks=x.chunks)
@@ -447,10 +448,10 @@ def _frozen_gradients(
     rows: Rows,
     axis: int | tuple[int, ...],
     gains: int = 0,
-    kept: Kept = PLAIN.kept,
+    in_block: BlockKeywords = PLAIN.in_block,
 ) -> tuple[Any, ...]:
     """Return dx of constant statistics, and the sums of dgamma and dbeta in float64."""
-    gain, keywords = others[:gains], kept.public(others[gains:])
+    gain, keywords = others[:gains], in_block.public(others[gains:])
     mean, rstd = rows.public(mean), rows.public(rstd)
     if rows.labels:
         present = np.unique(keywords["labels"])
@@ -458,13 +459,13 @@ def _frozen_gradients(
     # Sums get the dtype of gamma.
     if gain:
         gamma = gain[0].astype(np.float64)
-        gamma = with_axes(gamma, rows.kept) if usual else gamma
+        gamma = with_axes(gamma, rows.across) if usual else gamma
     else:
         gamma = np.ones_like(mean[0] if rows.labels else mean, np.float64)
     dx, *sums = numnorm.batch_norm_backward(
         dy, x, mean, rstd, gamma, channel_axis=axis, training=False, **keywords
     )
-    return dx, *(along(each, rows.kept, x.ndim) if usual else each for each in sums)
+    return dx, *(along(each, rows.across, x.ndim) if usual else each for each in sums)
 
 
 def _sums(dy: Any, x: Any, mean: Any, rstd: Any, *gain: Any, **options: Any) -> tuple[Any, ...]:
@@ -473,7 +474,7 @@ def _sums(dy: Any, x: Any, mean: Any, rstd: Any, *gain: Any, **options: Any) -> 
     g is dy, times a gain that broadcasts. With such a gain also dgamma, and the sums of dy in each
     channel and for each number of the gain.
     """
-    deviations = _deviations(dy, x, mean, rstd, options["rows"].kept, options["axis"])
+    deviations = _deviations(dy, x, mean, rstd, options["rows"].across, options["axis"])
     if options["usual"]:
         return *_frozen_gradients(dy, x, mean, rstd, **options)[1:], deviations
     given = _gradient(dy, x, gain[0]), x, mean, rstd
@@ -542,7 +543,7 @@ def _input_gradient(
     """Return dx of a block from the sums over all blocks."""
     # dx takes the xhat of the saved mean; what that is off by goes into the sum of g.
     statistics = mean, rstd, products, _less(sum_g, _times(products, shift))
-    mean, rstd, *sums = (with_axes(array, rows.kept) for array in statistics)
-    gamma = with_axes(gain[0], rows.kept) if gain and usual else None
+    mean, rstd, *sums = (with_axes(array, rows.across) for array in statistics)
+    gamma = with_axes(gain[0], rows.across) if gain and usual else None
     g = dy if usual else _gradient(dy, x, gain[0])
     return part_gradient(g, x, mean, rstd, gamma, axis, ChannelSums(count, *sums))

@@ -10,7 +10,7 @@ makes one lazy array for each member.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,17 @@ def each_object(function: Callable[..., Any], x: Any, *others: Any, **options: A
     """Return a lazy array with one object for each block: what the function returns for it."""
     chunks = tuple((1,) * count for count in x.numblocks)
     return each_block(_as_object, x, *others, dtype=object, chunks=chunks, of=function, **options)
+
+
+def emptied(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arrays without elements, of the same dtypes and numbers of axes; None stays None.
+
+    A public function takes them to check its options, and returns the dtypes of its results.
+    """
+    return {
+        name: array if array is None else np.empty((0,) * array.ndim, array.dtype)
+        for name, array in arrays.items()
+    }
 
 
 def take(objects: Any, member: int, *, dtype: Any, chunks: Chunks) -> Any:

@@ -24,8 +24,10 @@ from numnorm._dask.row_moments import merged_moments
 from numnorm.arguments import check_flag, check_float, check_shape
 from numnorm.backends.formulas.norms import moved
 from numnorm.layouts import RowLayout, instance_layout
-from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.running import running_options
 from numnorm.norms.spec import NormSpec
+
+_MOVING = ("momentum", "batches", "convention", "unbiased")
 
 
 def call(
@@ -49,14 +51,14 @@ def _forward(
     arguments = dict(arguments)
     channel_axis, training = arguments["channel_axis"], arguments.pop("training")
     mean, variance = (arguments.pop(name) for name in spec.updates)
-    momentum = [arguments.pop(name) for name in ("momentum", "batches", "convention")]
-    unbiased = arguments.pop("unbiased")
-    running = given_statistics(mean, variance, check_flag("training", training))
+    momentum, batches, convention, unbiased = (arguments.pop(name) for name in _MOVING)
+    options = running_options(
+        (momentum, batches, convention), unbiased, (mean, variance),
+        check_flag("training", training),
+    )  # fmt: skip
     given = {name: arguments[name] for name in ("x", *spec.parameters)}
     x = made_lazy({**given, **elements_of(counting)}, arguments["out"])["x"]
     layout = instance_layout(x.shape, channel_axis)
-    weight = new_batch_weight(*momentum)
-    unbiased = momentum[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     if not training:
         frozen = dict(zip(spec.updates, (mean, variance), strict=True))
         given = {**arguments, **frozen, **_of_samples(x, counting)}
@@ -64,16 +66,16 @@ def _forward(
         return normalized if function is spec.forward else normalized.y
     statistics: Mapping[str, Any] = {}
     correction = 0
-    if running is not None:
+    if options.given is not None:
         if counting:
             keyword = next(iter(counting))
             raise NotImplementedError(f"{keyword} is not supported with running statistics")
-        correction = bessel_correction(unbiased, layout.width, running)
-        statistics = _checked_running(running, layout)
+        correction = options.correction(layout.width)
+        statistics = _checked_running(options.given, layout)
     results = rows.call(spec, function, arguments, counting)
     if statistics and x.size:
         own_rows, x = rows.groups_of(x, layout, channel_axis)
-        _update_running(statistics, x, own_rows, correction, weight)
+        _update_running(statistics, x, own_rows, correction, options.weight)
     return results
 
 

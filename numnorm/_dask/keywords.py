@@ -1,7 +1,7 @@
 """The keywords for missing values, weights and labels of a lazy call, and what they say of a block.
 
 Blocks of the arrays of these keywords come after the other blocks of a block function, which gets
-`Kept` to read them.
+`BlockKeywords` to read them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Counted(NamedTuple):
         return None if self.codes is None else np.broadcast_to(1.0, self.x.shape)
 
 
-class Kept(NamedTuple):
+class BlockKeywords(NamedTuple):
     """What a block function must know to read the keywords' arrays.
 
     All are plain values, so that a task has the same token in every process.
@@ -113,16 +113,16 @@ class Keywords(NamedTuple):
     arrays : dict
         Lazy arrays by keyword, with as many axes as x and divided as x; along an axis in which
         they broadcast they have length 1.
-    kept : Kept
+    in_block : BlockKeywords
     """
 
     arrays: Mapping[str, Any]
-    kept: Kept
+    in_block: BlockKeywords
 
     @property
     def options(self) -> dict[str, Any]:
         """The keywords of public functions that are no arrays."""
-        return self.kept._replace(names=()).public(())
+        return self.in_block._replace(names=()).public(())
 
     @property
     def elements(self) -> dict[str, Any]:
@@ -131,8 +131,8 @@ class Keywords(NamedTuple):
 
     def with_codes(self, codes: Any) -> Keywords:
         """Return these keywords with an array that has the number of each sample's label."""
-        names = *self.kept.names, "labels"
-        return Keywords({**self.arrays, "labels": codes}, self.kept._replace(names=names))
+        names = *self.in_block.names, "labels"
+        return Keywords({**self.arrays, "labels": codes}, self.in_block._replace(names=names))
 
 
 def elements_of(counting: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def keywords_of(
     own : tuple of int
         The axes of weights that have none to broadcast in.
     scaled : bool
-        As in `Kept`.
+        As in `BlockKeywords`.
     """
     arrays = {}
     for name, array in elements.items():
@@ -165,7 +165,7 @@ def keywords_of(
         wide = array[(None,) * (x.ndim - array.ndim)]
         arrays[name] = as_divided(wide, x.chunks)
     policy, fill = counting.get("nan_policy", "propagate"), counting.get("fill")
-    return Keywords(arrays, Kept(tuple(arrays), policy, fill, scaled))
+    return Keywords(arrays, BlockKeywords(tuple(arrays), policy, fill, scaled))
 
 
 def codes_of(x: Any, channel_axis: Any, labels: Any) -> tuple[Any, Any]:

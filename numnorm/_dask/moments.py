@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import numnorm
-from numnorm._dask.blocks import Chunks, each_block, each_object, in_order, only, take
+from numnorm._dask.blocks import Chunks, each_block, each_object, emptied, in_order, only, take
 from numnorm._dask.keywords import Keywords, codes_of, elements_of, keywords_of
 from numnorm._dask.parameters import along, as_divided, made_lazy, with_axes
 from numnorm._dask.row_axes import Rows
@@ -152,11 +152,10 @@ def _counted_moments(
     if after is not None:
         check_moments("after", after, channels.shape, "the channels of x")
     keywords, kinds, channels = keywords_of_channels(x, channels, arrays, counting, scaled=False)
-    empty: Any = {n: np.empty((0,) * a.ndim, a.dtype) for n, a in keywords.elements.items()}
-    nothing = np.empty((0,) * x.ndim, x.dtype)
-    numnorm.batch_moments(nothing, channel_axis=channels.axis, **empty, **keywords.options)
+    empty = emptied({"x": x, **keywords.elements})
+    numnorm.batch_moments(**empty, channel_axis=channels.axis, **keywords.options)
     total = merged_moments(x, channels.rows, keywords)
-    counted = kinds is not None or keywords.elements or keywords.kept.policy == "omit"
+    counted = kinds is not None or keywords.elements or keywords.in_block.policy == "omit"
     names = ("count", *_FIELDS) if counted else _FIELDS
     fields = [
         channels.public(
@@ -187,7 +186,7 @@ def keywords_of_channels(
     counting : mapping
         The keywords for missing values, weights and labels.
     scaled : bool
-        As in `Kept`.
+        As in `BlockKeywords`.
     """
     own = weighted.of_channels(channels.axis, x.ndim).own
     elements = elements_of(arrays)
@@ -266,10 +265,9 @@ def _fields(name: str, moments: Any) -> dict[str, Any]:
 
 def _check_dtypes(x: Any, channels: Channels, after: Any, arrays: dict[str, Any]) -> None:
     """Raise for wrong arguments, as a call without elements does."""
-    empty = {n.removeprefix("after."): np.empty((0,) * a.ndim, a.dtype) for n, a in arrays.items()}
+    empty = emptied({name.removeprefix("after."): array for name, array in arrays.items()})
     before = None if after is None else after._replace(**empty)
-    nothing = np.empty((0,) * x.ndim, x.dtype)
-    numnorm.batch_moments(nothing, channel_axis=channels.axis, after=before)
+    numnorm.batch_moments(**emptied({"x": x}), channel_axis=channels.axis, after=before)
 
 
 def total_moments(x: Any, channels: Channels, start: Any = None) -> Any:

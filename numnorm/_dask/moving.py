@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm._dask.blocks import Chunks, block_sum, each_block, each_object, only, rounded, take
+from numnorm._dask.blocks import (
+    Chunks,
+    block_sum,
+    each_block,
+    each_object,
+    emptied,
+    only,
+    rounded,
+    take,
+)
 from numnorm._dask.parameters import as_broadcast, as_divided, made_lazy
 from numnorm.arguments import Shape, check_shape
 from numnorm.array_likes import library_of
@@ -243,9 +252,8 @@ def _checked(spec: NormSpec, function: Callable[..., Any], arguments: Arguments)
     if not any(shape):  # Dask changes no chunks of an array whose lengths are all 0
         zeros = library_of(arrays["x"]).zeros
         arrays = {n: zeros(shape, dtype=a.dtype, chunks=shape) for n, a in arrays.items()}
-    empty = {name: np.empty((0,) * len(shape), array.dtype) for name, array in arrays.items()}
     ones = {name: np.ones((1,) * len(shape), array.dtype) for name, array in parameters.items()}
-    results = function(**empty, **ones, **_at_times(options, slice(0)))
+    results = function(**emptied(arrays), **ones, **_at_times(options, slice(0)))
     several = isinstance(results, tuple)
     dtypes = tuple(result.dtype for result in (results if several else (results,)))
     for name, array in parameters.items():

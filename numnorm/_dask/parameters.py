@@ -30,6 +30,11 @@ class Parameter(NamedTuple):
     array: Any
     usual: bool
 
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The axes along which the array does not broadcast."""
+        return tuple(axis for axis, length in enumerate(self.array.shape) if length != 1)
+
 
 def made_lazy(
     arrays: dict[str, Any], out: Any = None, optional: Iterable[str] = ("gamma", "beta")

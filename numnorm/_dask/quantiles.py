@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import numnorm
-from numnorm._dask.blocks import Chunks, each_block, each_object, in_order, only
-from numnorm._dask.keywords import Kept, elements_of, keywords_of
+from numnorm._dask.blocks import Chunks, each_block, each_object, emptied, in_order, only
+from numnorm._dask.keywords import BlockKeywords, elements_of, keywords_of
 from numnorm._dask.moments import channels_of
 from numnorm._dask.parameters import made_lazy, with_axes
 from numnorm.array_likes import library_of
@@ -124,10 +124,10 @@ def quantiles(
     own = weighted.of_channels(channels.axis, x.ndim).own
     keywords = keywords_of(x, arrays, counting, own, scaled=False)
     options = {"channel_axis": channels.axis, "error": error, "keep": keep}
-    empty: Any = {n: np.empty((0,) * a.ndim, a.dtype) for n, a in keywords.elements.items()}
-    nothing = np.empty((0,) * x.ndim, x.dtype)
-    numnorm.quantiles(nothing, **empty, **keywords.options, **options)  # checks the arguments
-    parts = each_object(_part, x, *keywords.arrays.values(), kept=keywords.kept, call=options)
+    empty = emptied({"x": x, **keywords.elements})
+    numnorm.quantiles(**empty, **keywords.options, **options)  # checks the arguments
+    given = keywords.arrays.values()
+    parts = each_object(_part, x, *given, in_block=keywords.in_block, call=options)
     total = with_axes(in_order(parts, channels.others, merged), channels.axes)
     now = LazyQuantiles(total, tuple(x.chunks[axis] for axis in channels.axes))
     return now if after is None else merged_quantiles(after, now)
@@ -174,8 +174,8 @@ def _box(index: tuple[int, ...], chunks: Chunks) -> tuple[slice, ...]:
 # Functions of blocks
 
 
-def _part(x: Any, *arrays: Any, kept: Kept, call: dict[str, Any]) -> Quantiles:
-    return numnorm.quantiles(x, **kept.public(arrays), **call)
+def _part(x: Any, *arrays: Any, in_block: BlockKeywords, call: dict[str, Any]) -> Quantiles:
+    return numnorm.quantiles(x, **in_block.public(arrays), **call)
 
 
 def _both(one: Any, other: Any) -> Quantiles:

@@ -21,7 +21,7 @@ class Rows(NamedTuple):
     ----------
     axes : tuple of int
         Along which a row extends.
-    kept : tuple of int
+    across : tuple of int
         The axes of the statistics, in order. For groups of channels, the second is the channels'.
     own : tuple of int
         The axes of a parameter of the usual shape.
@@ -33,7 +33,7 @@ class Rows(NamedTuple):
     """
 
     axes: Axes
-    kept: Axes
+    across: Axes
     own: Axes
     size: int = 0
     labels: int = 0
@@ -46,27 +46,27 @@ class Rows(NamedTuple):
         chunked = isinstance(length, tuple)
         if self.labels and axis == self.axes[0]:
             return (self.labels,) if chunked else self.labels
-        if axis not in self.kept:
+        if axis not in self.across:
             return (1,) if chunked else 1
-        if self.size and axis == self.kept[1]:
+        if self.size and axis == self.across[1]:
             return tuple(n // self.size for n in length) if chunked else length // self.size
         return length
 
     def with_axes_of(self, statistic: Any, ndim: int) -> Any:
         """Return a statistic of the public shape with as many axes as x."""
         if not self.labels:
-            return along(statistic, self.kept, ndim)
+            return along(statistic, self.across, ndim)
         sample = self.axes[0]
-        place = sum(axis < sample for axis in self.kept)
+        place = sum(axis < sample for axis in self.across)
         order = [*range(1, place + 1), 0, *range(place + 1, statistic.ndim)]
-        return along(statistic.transpose(order), (*self.kept, sample), ndim)
+        return along(statistic.transpose(order), (*self.across, sample), ndim)
 
     def public(self, statistic: Any) -> Any:
         """Return a statistic with as many axes as x in its public shape: labels come first."""
         if not self.labels:
-            return with_axes(statistic, self.kept)
-        found = with_axes(statistic, (*self.kept, self.axes[0]))
-        place = sum(axis < self.axes[0] for axis in self.kept)
+            return with_axes(statistic, self.across)
+        found = with_axes(statistic, (*self.across, self.axes[0]))
+        place = sum(axis < self.axes[0] for axis in self.across)
         return found.transpose([place, *(a for a in range(found.ndim) if a != place)])
 
     # In a block
@@ -77,13 +77,13 @@ class Rows(NamedTuple):
 
     def as_matrix(self, x: Any) -> Any:
         """Return a block as a matrix of its rows. The samples of all labels are in one row."""
-        moved = np.moveaxis(x, self.kept, range(len(self.kept)))
+        moved = np.moveaxis(x, self.across, range(len(self.across)))
         rows = math.prod(self._replace(labels=0).per_row(x.shape))
         return moved.reshape(rows, self.width(x.shape))
 
     def from_matrix(self, matrix: Any, shape: Shape) -> Any:
         """Return a block of a shape from the matrix of its rows."""
-        order = *self.kept, *self.axes
+        order = *self.across, *self.axes
         moved = matrix.reshape([shape[axis] for axis in order])
         return np.moveaxis(moved, range(len(order)), order)
 
@@ -94,7 +94,7 @@ class Rows(NamedTuple):
         """
         if codes is not None:
             return statistic.take(codes, self.axes[0])
-        return np.repeat(statistic, self.size, axis=self.kept[1]) if self.size > 1 else statistic
+        return np.repeat(statistic, self.size, axis=self.across[1]) if self.size > 1 else statistic
 
     def summed(self, x: Any, codes: Any = None) -> Any:
         """Return the sum over each row of a block, with as many axes as x."""

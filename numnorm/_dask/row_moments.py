@@ -9,10 +9,10 @@ import numpy as np
 
 import numnorm
 from numnorm._dask.blocks import each_object, in_order
-from numnorm._dask.keywords import Counted, Kept, Keywords
+from numnorm._dask.keywords import BlockKeywords, Counted, Keywords
 from numnorm._dask.row_axes import Rows
 
-PLAIN = Keywords({}, Kept())
+PLAIN = Keywords({}, BlockKeywords())
 
 # The exponent of the weights of a row that has none.
 _NO_WEIGHT = -2000
@@ -35,7 +35,7 @@ class Total(NamedTuple):
 def merged_moments(x: Any, rows: Rows, keywords: Keywords = PLAIN) -> Any:
     """Return a lazy array of the `Total` of whole rows, one object for each block of rows."""
     arrays = keywords.arrays.values()
-    objects = each_object(_moments, x, *arrays, rows=rows, kept=keywords.kept)
+    objects = each_object(_moments, x, *arrays, rows=rows, in_block=keywords.in_block)
     return in_order(objects, divided_axes(x, rows), _merged)
 
 
@@ -44,13 +44,13 @@ def divided_axes(x: Any, rows: Rows) -> tuple[int, ...]:
     return tuple(axis for axis in rows.axes if x.numblocks[axis] > 1)
 
 
-def scaled_weights(counted: Counted, rows: Rows, kept: Kept) -> tuple[Any, Any]:
+def scaled_weights(counted: Counted, rows: Rows, in_block: BlockKeywords) -> tuple[Any, Any]:
     """Return weights whose largest one in each row is near 1, and their exponents.
 
     So their products with squares are in range. A power of two changes no digit.
     """
     weights = counted.weights
-    if weights is None or not kept.scaled:
+    if weights is None or not in_block.scaled:
         return weights, 0
     largest = rows.largest(weights, counted.codes)
     exponent = np.where(largest > 0.0, np.frexp(largest)[1], _NO_WEIGHT)
@@ -63,10 +63,10 @@ def rescaled(weights: Any, exponent: Any) -> Any:
         return np.ldexp(weights, -exponent)
 
 
-def _moments(x: Any, *arrays: Any, rows: Rows, kept: Kept) -> Total:
+def _moments(x: Any, *arrays: Any, rows: Rows, in_block: BlockKeywords) -> Total:
     """Return the moments of the parts of rows in a block."""
-    counted = kept.of_block(x, arrays)
-    weights, exponent = scaled_weights(counted, rows, kept)
+    counted = in_block.of_block(x, arrays)
+    weights, exponent = scaled_weights(counted, rows, in_block)
     keywords = {"where": counted.keep, "weights": weights}
     given = {name: array for name, array in keywords.items() if array is not None}
     if counted.codes is not None:
@@ -80,7 +80,7 @@ def _moments(x: Any, *arrays: Any, rows: Rows, kept: Kept) -> Total:
 
 def _of_labels(x: Any, codes: Any, rows: Rows, given: dict[str, Any]) -> numnorm.Moments:
     """Return the moments of each label, of no elements if a label is not in the block."""
-    present, moments = numnorm.batch_moments(x, channel_axis=rows.kept, labels=codes, **given)
+    present, moments = numnorm.batch_moments(x, channel_axis=rows.across, labels=codes, **given)
     fields = []
     for field in moments:
         whole = np.zeros((rows.labels, *field.shape[1:]))

@@ -61,7 +61,7 @@ def call(
         axes = normalized_axes(options["axis"], arrays["x"].ndim)
         rows = _along(arrays["x"].ndim, axes)
         if "others" in spec.parameters.values():
-            rows = rows._replace(own=rows.kept)
+            rows = rows._replace(own=rows.across)
         options["axis"] = axes
     x = arrays["x"]
     norm = _WHOLE if spec.norm is None else _row_norm(spec.norm, row_call)
@@ -261,7 +261,7 @@ def _without_elements(
 def _of_nothing(results: Any, x: Any, rows: Rows) -> Any:
     """Return the results for an x without elements lazily, in the chunks of x where they fit."""
     lengths = rows.per_row(x.chunks)
-    known = x.chunks, tuple(lengths[axis] for axis in rows.kept)
+    known = x.chunks, tuple(lengths[axis] for axis in rows.across)
 
     def lazily(result: Any) -> Any:
         fitting = (each for each in known if tuple(map(sum, each)) == result.shape)

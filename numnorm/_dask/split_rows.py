@@ -15,11 +15,10 @@ import numpy as np
 
 import numnorm
 from numnorm._dask.blocks import each_block, each_object, in_order, only, read_again, take
-from numnorm._dask.keywords import Counted, Kept, Keywords
+from numnorm._dask.keywords import BlockKeywords, Counted, Keywords
 from numnorm._dask.parameters import Parameter, as_divided, lost_of
 from numnorm._dask.row_axes import Rows
 from numnorm._dask.row_moments import (
-    PLAIN,
     Total,
     divided_axes,
     divisor_of,
@@ -29,9 +28,10 @@ from numnorm._dask.row_moments import (
 )
 from numnorm._dask.whole_rows import aligned_statistic, parameter_gradient
 from numnorm.arguments import result_dtype
-from numnorm.backends.contract.norms import SMALLEST_VARIANCE, Detached
+from numnorm.backends.contract.norms import Detached
 from numnorm.backends.formulas.norms import input_gradient
 from numnorm.norms.ada import adaptive, adaptive_gradient
+from numnorm.norms.moments import deviations, reciprocals
 
 # float32 takes no larger factor.
 _LARGEST_FACTOR = 1e37
@@ -67,7 +67,7 @@ def forward(
     parameters: Sequence[Parameter],
     rows: Rows,
     dtypes: Sequence[Any],
-    keywords: Keywords = PLAIN,
+    keywords: Keywords,
 ) -> list[Any]:
     """Return y and, if there are more dtypes than one, the saved statistics of the rows."""
     total = merged_moments(x, rows, keywords)
@@ -75,7 +75,8 @@ def forward(
     arrays = [*(parameter.array for parameter in parameters), *keywords.arrays.values()]
     y = each_block(
         _normalized, x, total, *arrays,
-        dtype=dtypes[0], chunks=x.chunks, norm=norm, rows=rows, names=names, kept=keywords.kept,
+        dtype=dtypes[0], chunks=x.chunks,
+        norm=norm, rows=rows, names=names, in_block=keywords.in_block,
     )  # fmt: skip
     chunks = rows.per_row(x.chunks)
     statistics = [
@@ -91,7 +92,7 @@ def backward(
     parameter: Parameter | None,
     rows: Rows,
     dtypes: Sequence[Any],
-    keywords: Keywords = PLAIN,
+    keywords: Keywords,
     *,
     stored: bool = False,
 ) -> list[Any]:
@@ -112,7 +113,7 @@ def backward(
     gain = () if parameter is None else (parameter.array,)
     blocks = as_divided(dy, x.chunks), x, *saved, *gain, *keywords.arrays.values()
     count = len(blocks) - len(keywords.arrays)
-    options = {"norm": norm, "rows": rows, "count": count, "kept": keywords.kept}
+    options = {"norm": norm, "rows": rows, "count": count, "in_block": keywords.in_block}
     first = [read_again(blocks[0]), read_again(x), *blocks[2:]] if stored else blocks
     totals: list[Any] = []
     # AdaNorm's g depends on xhat, so that its sums are taken again with the mean restored.
@@ -121,7 +122,7 @@ def backward(
         totals.append(in_order(objects, divided_axes(x, rows), _added))
     own = None if len(dtypes) == 1 else rows.own
     if parameter is not None and not parameter.usual:
-        own = tuple(a for a in range(x.ndim) if parameter.array.shape[a] != 1)
+        own = parameter.axes
     objects = each_object(_gradients, *blocks, *totals, own=own, to=dtypes[0], **options)
     dx = take(objects, 0, dtype=dtypes[0], chunks=x.chunks)
     sums = [
@@ -143,15 +144,8 @@ def _scales(total: Total, norm: RowNorm) -> tuple[Any, Any]:
         if not norm.centred:
             squares = squares + moments.count * moments.mean * moments.mean
         divisor = 1.0 if norm.length else divisor_of(moments.count, ddof, total.exponent)
-        variance = squares / divisor + eps
-        lost = (squares == np.inf) | ((squares > 0.0) & (variance < SMALLEST_VARIANCE))
-        deviation = np.where(lost, np.nan, np.sqrt(variance) + eps_on_deviation)
-        return deviation, _reciprocal(deviation)
-
-
-def _reciprocal(deviation: Any) -> Any:
-    with np.errstate(all="ignore"):
-        return np.where(deviation == 0.0, 0.0, 1.0 / deviation)
+    deviation = deviations(squares, divisor, eps, eps_on_deviation)
+    return deviation, reciprocals(deviation)
 
 
 def _normalized(
@@ -161,7 +155,7 @@ def _normalized(
     norm: RowNorm,
     rows: Rows,
     names: tuple[str, ...],
-    kept: Kept,
+    in_block: BlockKeywords,
 ) -> Any:
     of_rows: Total = only(total)
     moments, arrays = of_rows.moments, others[len(names) :]
@@ -185,7 +179,7 @@ def _normalized(
         for name, array in zip(names, others, strict=False):
             array = array.astype(y.dtype, copy=False)
             y = y + array if name == "beta" else y * array
-        return kept.filled(y.astype(dtype, copy=False), x, arrays)
+        return in_block.filled(y.astype(dtype, copy=False), x, arrays)
 
 
 def _statistic(total: Any, norm: RowNorm, member: int, to: Any) -> Any:
@@ -218,9 +212,9 @@ class _Sums(NamedTuple):
     exponent: Any = 0
 
 
-def _sums(*blocks: Any, norm: RowNorm, rows: Rows, count: int, kept: Kept) -> _Sums:
-    (dy, x, *others), counted, totals = _parts(blocks, count, kept)
-    weights, exponent = scaled_weights(counted, rows, kept)
+def _sums(*blocks: Any, norm: RowNorm, rows: Rows, count: int, in_block: BlockKeywords) -> _Sums:
+    (dy, x, *others), counted, totals = _parts(blocks, count, in_block)
+    weights, exponent = scaled_weights(counted, rows, in_block)
     counted = counted._replace(weights=weights)
     codes, share = counted.codes, counted.share
     with np.errstate(all="ignore"):
@@ -231,10 +225,10 @@ def _sums(*blocks: Any, norm: RowNorm, rows: Rows, count: int, kept: Kept) -> _S
         return _Sums._make((elements, *(rows.summed(each, codes) for each in terms), exponent))
 
 
-def _parts(blocks: Sequence[Any], count: int, kept: Kept) -> tuple[Any, Counted, Any]:
+def _parts(blocks: Sequence[Any], count: int, in_block: BlockKeywords) -> tuple[Any, Counted, Any]:
     """Return the blocks of the arrays, what counts in that of x, and the blocks of totals."""
-    end = count + len(kept.names)
-    return blocks[:count], kept.of_block(blocks[1], blocks[count:end]), blocks[end:]
+    end = count + len(in_block.names)
+    return blocks[:count], in_block.of_block(blocks[1], blocks[count:end]), blocks[end:]
 
 
 def _times(share: Any, term: Any) -> Any:
@@ -274,7 +268,7 @@ def _elements(
     keep, codes = counted.keep, counted.codes
     *saved, last = others[: norm.centred + 1]
     gain = others[norm.centred + 1 :]
-    rstd = rows.spread(_reciprocal(last) if norm.length else last, codes)
+    rstd = rows.spread(reciprocals(last) if norm.length else last, codes)
     deviation, dy = counted.x.astype(np.float64), dy.astype(np.float64)
     for mean in saved:
         deviation = deviation - rows.spread(mean, codes) - lost
@@ -289,9 +283,9 @@ def _elements(
 
 
 def _gradients(
-    *blocks: Any, norm: RowNorm, rows: Rows, own: Any, to: Any, count: int, kept: Kept
+    *blocks: Any, norm: RowNorm, rows: Rows, own: Any, to: Any, count: int, in_block: BlockKeywords
 ) -> tuple[Any, ...]:
-    (dy, x, *others), counted, totals = _parts(blocks, count, kept)
+    (dy, x, *others), counted, totals = _parts(blocks, count, in_block)
     sums: _Sums = only(totals[-1])
     codes = counted.codes
     if counted.weights is not None and np.ndim(sums.exponent):

@@ -59,7 +59,7 @@ def forward(
         take(objects, member, dtype=dtype, chunks=chunks)
         for member, dtype in enumerate(dtypes[1:], 1)
     ]
-    return [y, *(with_axes(statistic, rows.kept) for statistic in statistics)]
+    return [y, *(with_axes(statistic, rows.across) for statistic in statistics)]
 
 
 def backward(
@@ -115,12 +115,11 @@ def parameter_gradient(
     dtype: Any,
 ) -> Any:
     """Return the gradient of a parameter from its float64 sums over each block."""
-    ndim = len(chunks)
     usual = parameter is None or parameter.usual
     own = rows.own
     if parameter is not None and not parameter.usual:
-        own = tuple(a for a in range(ndim) if parameter.array.shape[a] != 1)
-    summed = tuple(a for a in range(ndim) if a not in own)
+        own = parameter.axes
+    summed = tuple(a for a in range(len(chunks)) if a not in own)
     gradient = rounded(block_sum(objects, member, chunks, summed), dtype)
     return with_axes(gradient, own) if usual else gradient
 
@@ -135,7 +134,7 @@ def _call(
 ) -> Call:
     names = *arrays, *keywords.arrays, *(parameter.name for parameter in parameters)
     # The gradient and x, or x alone, and then the statistics of rows.
-    places: list[Axes | None] = [None] * min(len(arrays), 2) + [rows.kept] * (len(arrays) - 2)
+    places: list[Axes | None] = [None] * min(len(arrays), 2) + [rows.across] * (len(arrays) - 2)
     places += [None] * len(keywords.arrays)
     places += [rows.own if parameter.usual else None for parameter in parameters]
     return Call(function, names, tuple(places), rows, {**options, **keywords.options})
@@ -175,4 +174,4 @@ def _options(call: Call, shape: Shape) -> Mapping[str, Any]:
     """Return the options for a block, which may hold fewer groups than x."""
     if "groups" not in call.options or not call.rows.size:
         return call.options
-    return {**call.options, "groups": max(shape[call.rows.kept[1]] // call.rows.size, 1)}
+    return {**call.options, "groups": max(shape[call.rows.across[1]] // call.rows.size, 1)}

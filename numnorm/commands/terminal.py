@@ -21,6 +21,14 @@ class CommandError(Exception):
     """An error for the user, in one line."""
 
 
+class _KeptLines(argparse.RawDescriptionHelpFormatter):
+    """A formatter that keeps the line breaks of a description and of the help of an option."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        wrapped = [super(_KeptLines, self)._split_lines(line, width) for line in text.splitlines()]
+        return [line for lines in wrapped for line in lines]
+
+
 class CommandParser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, and whose help keeps its line breaks.
 
@@ -31,9 +39,7 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(
-            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
-        )
+        super().__init__(formatter_class=_KeptLines, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and only `message`: the usage is in ``--help``."""

@@ -34,7 +34,7 @@ from numnorm.norms.labels import (
     stored_statistics,
 )
 from numnorm.norms.moments import GroupMoments
-from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.running import running_options
 from numnorm.norms.sparse import checked_clip
 from numnorm.norms.spec import taken_counting
 
@@ -153,13 +153,7 @@ def batch_norm(
     x = as_float_array("x", x)
     axes = normalized_axes(channel_axis, x.ndim, "channel_axis")
     layout = column_layout(*merged_shape(x.shape, axes))
-    unbiased = convention == "torch" if unbiased is None else check_flag("unbiased", unbiased)
-    static = _Static(
-        check_flag("training", training),
-        new_batch_weight(momentum, batches, convention),
-        unbiased,
-        check_eps(eps),
-    )
+    training, eps = check_flag("training", training), check_eps(eps)
     counting = taken_counting(
         {
             "where": where,
@@ -175,11 +169,15 @@ def batch_norm(
         check_no_running(running)
     elif statistics is not None:
         raise no_labels()
-    if statistics is not None:
-        static = static._replace(training=False)
-    else:
-        given = given_statistics(running_mean, running_var, static.training)
-        bessel_correction(unbiased, layout.per_channel, given if static.training else None)
+    options = running_options(
+        (momentum, batches, convention),
+        unbiased,
+        (running_mean, running_var),
+        training or statistics is not None,
+    )
+    static = _Static(training and statistics is None, options.weight, options.unbiased, eps)
+    if static.training:
+        options.correction(layout.per_channel)  # raises
     shape = tuple(x.shape[axis] for axis in axes)
     arrays = {}
     for name, value in {"gamma": gamma, "beta": beta, **running}.items():

@@ -80,7 +80,8 @@ def ada_norm(
     scale : float, default 1
         C in the formula, greater than 0. The authors use 1 to 2.
     k : float, default 0.1
-        By Chebyshev's inequality, the factor is positive for at least 99% of the values at 0.1.
+        k in the formula. By Chebyshev's inequality, the factor is positive for at least 99% of the
+        values at 0.1.
     eps : float, default 1e-5
         Keeps the division defined. With 0, a constant row is normalized to 0.
     eps_in : {"variance", "std"}

@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from sys import modules
-from typing import Any, Literal, Never, overload
+from typing import Any, Literal, Never, cast, overload
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from numnorm.arguments import (
 from numnorm.array_likes import any_lazy, is_on_device, lazily, results_like, writable_view
 from numnorm.array_types import Array, ArrayLike, Convention, Input, NanPolicy, Number
 from numnorm.backends import backend_for, backend_of, with_weighting
-from numnorm.backends.contract.backend import BlockMoments, ColumnBackend
+from numnorm.backends.contract.backend import BlockBackend, BlockMoments, ColumnBackend
 from numnorm.backends.contract.norms import ChannelSums, Detached
 from numnorm.backends.contract.weighting import WeightedInput
 from numnorm.keywords import unexpected
@@ -45,7 +45,7 @@ from numnorm.norms.moments import (
     of_no_label,
 )
 from numnorm.norms.results import Gradients, Normalized
-from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.running import running_options
 from numnorm.norms.sparse import (
     check_dense_gradient,
     checked_clip,
@@ -298,22 +298,21 @@ def _normalized(
     backend, x, layout = _over_channels(x, channel_axis)
     eps, (with_mean, clip) = check_eps(eps), limits
     most = math.inf if clip is None else checked_clip(clip)
-    weight = new_batch_weight(*momentums)
-    unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     training = check_flag("training", training)
-    given = given_statistics(*running, training)
+    options = running_options(momentums, unbiased, running, training)
+    given = options.given
     if given is not None:
         given = backend.running_statistics(*given, x, layout, training)
     if given is not None and not training:
         count, unit, (mean, m2) = 0, 1.0, given
     else:
-        correction = bessel_correction(unbiased, layout.per_channel, given)
+        correction = options.correction(layout.per_channel)
         count, mean, m2, unit = backend.column_moments(x, layout)
     divisor = max(count, 1) * unit
     subtracted = mean if check_flag("with_mean", with_mean) else _no_mean(mean, x)
     y, rstd = backend.column_forward(x, subtracted, m2, divisor, eps, gamma, beta, layout, target)
     if given is not None and count:
-        backend.update_running(given, mean, m2, (count - correction) * unit, weight)
+        backend.update_running(given, mean, m2, (count - correction) * unit, options.weight)
     if axes is not None:
         y, mean, rstd = axes.write(y, target, out), axes.unflat(mean), axes.unflat(rstd)
         backend = axes.backend
@@ -674,17 +673,14 @@ def block_moments(x: Any, channel_axis: Any, all_channels: int) -> BlockMoments:
         blocks = block_moments(axes.x, axes.axis, all_channels)
         table = blocks.table
         return blocks._replace(table=table.reshape(*table.shape[:2], *axes.shape))
-    backend: Any
     backend, x = backend_for(x, "x")
-    parts: BlockMoments = backend.block_moments(
-        x, column_layout(x.shape, channel_axis, all_channels)
-    )
-    return parts
+    layout = column_layout(x.shape, channel_axis, all_channels)
+    return cast(BlockBackend, backend).block_moments(x, layout)
 
 
 def folded_moments(parts: Sequence[BlockMoments | Moments]) -> Moments:
     """Return the moments of all data, merged in order from parts that are not on a device."""
-    backend: Any = backend_of(np.ndarray)
+    backend = cast(BlockBackend, backend_of(np.ndarray))
     return Moments(*backend.folded_moments(parts))
 
 
@@ -735,16 +731,6 @@ def moved_statistic(old: Any, new: Any, divisor: int, weight: float) -> Any:
     return running[1]
 
 
-def seen_statistics(total: Any, mean: Any, m2: Any) -> tuple[Any, Any]:
-    """Return the mean and the variance of channels, NaN where the sum of the weights is 0."""
-    seen = total > 0.0
-    with np.errstate(all="ignore"):
-        variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
-    # 0 would mean a constant channel.
-    variance = np.where((m2 > 0.0) & (variance == 0.0), np.nextafter(0.0, 1.0), variance)
-    return np.where(seen, mean, np.nan), variance
-
-
 def moved_where_seen(
     old: Any, total: Any, mean: Any, variance: Any, correction: Any, weight: float
 ) -> tuple[Any, Any]:
@@ -757,7 +743,7 @@ def moved_where_seen(
     total : array
         The sum of the weights of each channel.
     mean, variance : array
-        As `seen_statistics` returns them.
+        As `moments.seen_statistics` returns them.
     correction : array
         What is subtracted from `total` for the running variance.
     weight : float

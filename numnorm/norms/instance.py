@@ -16,7 +16,7 @@ from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, column_layout, instance_layout
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
-from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.running import running_options
 from numnorm.norms.spec import Example, NormSpec, RowCall
 from numnorm.norms.weighted import keyword_given, of_instances, weighted_input
 
@@ -206,24 +206,22 @@ def _normalized(
     save: bool,
 ) -> Normalized[Any]:
     """Return y, mean and rstd, and update the running statistics; maybe None if not `save`."""
-    weight = new_batch_weight(*momentums)
-    unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
-    given = given_statistics(*running, check_flag("training", training))
-    if given is None:
+    options = running_options(momentums, unbiased, running, check_flag("training", training))
+    if options.given is None:
         return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, save))
     channels = column_layout(x.shape, channel_axis)
-    given = backend.running_statistics(*given, x, channels, bool(training))
+    given = backend.running_statistics(*options.given, x, channels, bool(training))
     if not training:
         y, rstd = backend.column_forward(x, *given, 1.0, scaling.eps, gamma, beta, channels, out)
         return Normalized(y, backend.saved(given[0], x), backend.saved(rstd, x))
-    correction = bessel_correction(unbiased, layout.width, given)
+    correction = options.correction(layout.width)
     averages = None
     if layout.rows * layout.width:  # before a result is written over x
         averages = _averages(backend, x, channel_axis, layout)
     normalized = Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True))
     if averages is not None:
         mean, m2, unit = averages
-        backend.update_running(given, mean, m2, (layout.width - correction) * unit, weight)
+        backend.update_running(given, mean, m2, (layout.width - correction) * unit, options.weight)
     return normalized
 
 

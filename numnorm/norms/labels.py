@@ -20,7 +20,7 @@ from numnorm.array_likes import (
 )
 from numnorm.backends import backend_for
 from numnorm.layouts import normalized_axes
-from numnorm.norms.moments import GroupMoments, Moments, rows_of
+from numnorm.norms.moments import GroupMoments, Moments, merged_after, rows_of
 from numnorm.norms.results import Gradients, Normalized
 from numnorm.norms.weighted import checked_counting, of_channels
 
@@ -349,10 +349,4 @@ def moments_by_label(function: Callable[..., Moments], arguments: dict[str, Any]
     for field in Moments._fields:
         values = (_of_each_channel(getattr(part, field), part.mean) for part in parts)
         fields.append(split.stacked(list(values)))
-    now = GroupMoments(split.labels, Moments(*fields))
-    if after is None:
-        return now
-    if not isinstance(after, GroupMoments):
-        got = type(after).__name__
-        raise TypeError(f"after must be GroupMoments with labels, got an object of type {got}")
-    return after.merge(now)
+    return merged_after(after, GroupMoments(split.labels, Moments(*fields)))

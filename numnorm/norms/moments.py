@@ -14,6 +14,7 @@ from numnorm.array_likes import any_lazy, as_plain_array, is_on_device, lazy_twi
 from numnorm.array_types import Integer, Number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.moving import ExponentialState
+from numnorm.backends.contract.norms import SMALLEST_VARIANCE
 
 
 class Moments(NamedTuple):
@@ -226,6 +227,33 @@ def has_counts(moments: Moments) -> bool:
     if hasattr(count, "__dlpack__") and not is_on_device(count):
         count = as_plain_array("count", count)
     return len(np.shape(count)) > 0
+
+
+def seen_statistics(total: Any, mean: Any, m2: Any) -> tuple[Any, Any]:
+    """Return the mean and the variance of channels, NaN where the sum of the weights is 0."""
+    seen = total > 0.0
+    with np.errstate(all="ignore"):
+        variance = np.where(seen, m2 / np.where(seen, total, 1.0), np.nan)
+        # 0 would mean a constant channel.
+        variance = np.where((m2 > 0.0) & (variance == 0.0), np.nextafter(0.0, 1.0), variance)
+    return np.where(seen, mean, np.nan), variance
+
+
+def deviations(squares: Any, divisor: Any, eps: float, eps_on_deviation: float) -> Any:
+    """Return ``sqrt(squares / divisor + eps) + eps_on_deviation``.
+
+    It is NaN where the root is that of a number that lost digits, or that left float64's range.
+    """
+    with np.errstate(all="ignore"):
+        variance = squares / divisor + eps
+        lost = (variance == np.inf) | ((squares > 0.0) & (variance < SMALLEST_VARIANCE))
+        return np.where(lost, np.nan, np.sqrt(variance) + eps_on_deviation)
+
+
+def reciprocals(deviation: Any) -> Any:
+    """Return 1 / deviation, with 1 / 0 = 0, as `formulas.norms.inverse_deviation` does."""
+    with np.errstate(all="ignore"):
+        return np.where(deviation == 0.0, 0.0, 1.0 / deviation)
 
 
 def check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> Any:

@@ -1,4 +1,4 @@
-"""The words of norms by order statistics: how they scale, and what a quantile is.
+"""Norms by order statistics: the words by which they scale, and what a quantile is.
 
 A median is the quantile 0.5, by the same method as all quantiles of a call. Where a quantile lies
 among ordered elements is `place_of`, for compiled code `formulas.order.quantile_place`.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import operator
 from statistics import NormalDist
 from typing import Any, Literal
+
+import numpy as np
 
 from numnorm.arguments import brief, check_choice, check_number
 from numnorm.array_types import Number
@@ -67,6 +69,46 @@ def place_of(count: int, q: float, method: str) -> tuple[int, float]:
     """Return the number of the element at or below a quantile, and the share of the next one."""
     place: tuple[int, float] = order.quantile_place(float(count), q, *METHODS[method], operator.mul)
     return place
+
+
+def places(q: Any, counts: Any, method: str) -> tuple[Any, Any]:
+    """Return `place_of` for each probability and each count, arrays ``(q, counts)``."""
+    if counts.size and (counts == counts[0]).all():  # the commonest, and np.unique is slow
+        kinds, inverse = counts[:1], np.zeros(len(counts), np.intp)
+    else:
+        kinds, inverse = np.unique(counts, return_inverse=True)
+    found = [[place_of(count, each, method) for count in kinds.tolist()] for each in q.tolist()]
+    table = np.array(found, np.float64).reshape(len(q), len(kinds), 2)  # counts below 2**53
+    return table[:, inverse, 0].astype(np.int64), table[:, inverse, 1]
+
+
+def between(lower: Any, upper: Any, share: Any) -> Any:
+    """Return what `formulas.order.between` does, of arrays of float64."""
+    with np.errstate(all="ignore"):
+        gap = upper - lower
+        of_gap = np.where(share < 0.5, lower + gap * share, upper - gap * (1.0 - share))
+        of_both = lower * (1.0 - share) + upper * share  # the gap may overflow
+    result = np.where(gap < np.inf, of_gap, of_both)
+    result = np.where(share == 1.0, upper, result)
+    return np.where((share == 0.0) | (lower == upper), lower, result)
+
+
+def near(lower: Any, upper: Any, share: Any) -> tuple[Any, Any]:
+    """Return what `between` does, with all digits: a number near it, and what is left."""
+    with np.errstate(all="ignore"):
+        gap = upper - lower
+        above = share >= 0.5
+        left = np.where(above, -gap * (1.0 - share), gap * share)
+    is_between = (share > 0.0) & (gap > 0.0) & (gap < np.inf)
+    number = np.where(is_between, np.where(above, upper, lower), between(lower, upper, share))
+    return number, np.where(is_between, left, 0.0)
+
+
+def distance(lower: Any, upper: Any, share: Any) -> Any:
+    """Return the distance of two quantiles, along the first axis, at any offset."""
+    (low, high), (left_of_low, left_of_high) = near(lower, upper, share)
+    with np.errstate(all="ignore"):
+        return (high - low) + (left_of_high - left_of_low)
 
 
 def spread_by(scale: Any, factor: Any) -> Spread:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
-import copy
 import functools
-import importlib
 import math
 import operator
 import threading
@@ -15,18 +12,24 @@ from typing import Any, Never
 
 import numpy as np
 
-from numnorm.arguments import Axis, Shape, check_float, check_integer, check_number, check_shape
+from numnorm.arguments import Axis, Shape, check_float, check_integer, check_shape
 from numnorm.array_likes import any_lazy, as_plain_array, check_norm_on_host, lazily, lazy_twin
 from numnorm.array_types import ArrayLike, Integer, NanPolicy, Number
 from numnorm.keywords import unexpected
 from numnorm.layouts import normalized_axes
-from numnorm.norms.order_statistics import check_method, place_of
+from numnorm.norms.order_statistics import between, check_method, distance, places
+from numnorm.norms.quantile_sketches import (
+    arrays_of_sketches,
+    check_error,
+    merged_sketch,
+    saved_sketches,
+    values_at,
+)
 from numnorm.norms.weighted import checked_counting, of_channels
 
 KEEP = 65536
 """The default number of values of a channel that are kept where an error is allowed."""
 
-_LEAST_SIZE, _MOST_SIZE = 8, 65535  # what a sketch of datasketches takes
 _MOST_PARTS = 16
 
 
@@ -221,11 +224,7 @@ class Quantiles:
             arrays["error"], arrays["keep"] = np.float64(self._error), np.int64(self._keep)
         if self._sketches is None:
             return arrays | {"values": self._sorted()}
-        texts = [sketch.serialize() for sketch in self._sketches]
-        return arrays | {
-            "sketches": np.frombuffer(b"".join(texts), np.uint8),
-            "lengths": np.array([len(text) for text in texts], np.int64),
-        }
+        return arrays | arrays_of_sketches(self._sketches)
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, Any]) -> Quantiles:
@@ -259,10 +258,7 @@ class Quantiles:
             error, keep = float(arrays["error"]), int(arrays["keep"])
         if "values" in arrays:
             return Quantiles(*given, (np.asarray(arrays["values"]),), error=error, keep=keep)
-        kind = datasketches().kll_doubles_sketch
-        text, ends = arrays["sketches"].tobytes(), np.cumsum(arrays["lengths"]).tolist()
-        pairs = zip([0, *ends], ends, strict=False)
-        sketches = tuple(kind.deserialize(text[start:end]) for start, end in pairs)
+        sketches = saved_sketches(arrays["sketches"], arrays["lengths"])
         return Quantiles(*given, sketches=sketches, error=error, keep=keep)
 
     def _quantiles(self, q: Any, method: str) -> Any:
@@ -287,12 +283,7 @@ class Quantiles:
         result = np.full(positions.shape, np.nan)
         for channel, sketch in enumerate(self._sketches):
             if not sketch.is_empty():
-                own, last = positions[:, channel], sketch.n - 1
-                ranks = np.minimum((own + 1) / sketch.n, 1.0)  # a channel with NaN has fewer values
-                found = sketch.get_quantiles(ranks, True)
-                # A sketch knows both ends exactly.
-                ends = [own == 0, own >= last], [sketch.get_min_value(), sketch.get_max_value()]
-                result[:, channel] = np.select(*ends, found)
+                result[:, channel] = values_at(sketch, positions[:, channel])
         return result
 
     def _sorted(self) -> Any:
@@ -421,10 +412,10 @@ def quantiles(
     if after is not None:
         check_quantiles("after", after, shape)
     dtype = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
-    values = _of_channels(x, axes, dtype)
+    values = _values_of(x, axes, dtype)
     count = np.full(len(values), values.shape[1], np.int64)
     if counting.where is not None:
-        keep_mask = _of_channels(np.broadcast_to(counting.where, x.shape), axes, np.dtype(bool))
+        keep_mask = _values_of(np.broadcast_to(counting.where, x.shape), axes, np.dtype(bool))
         count = np.count_nonzero(keep_mask, axis=1).astype(np.int64)
     empty = np.isnan(values)
     missing = empty & keep_mask if counting.where is not None else empty
@@ -437,7 +428,7 @@ def quantiles(
     return merged((now,)) if after is None else after.merge(now)
 
 
-def _of_channels(array: Any, axes: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+def _values_of(array: Any, axes: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """Return a new array ``(channels, values)``."""
     moved = np.moveaxis(array, axes, range(len(axes)))
     channels = math.prod(moved.shape[: len(axes)])
@@ -445,46 +436,6 @@ def _of_channels(array: Any, axes: tuple[int, ...], dtype: np.dtype[Any]) -> Any
     result = np.empty((channels, each), dtype)
     result.reshape(moved.shape)[...] = moved
     return result
-
-
-def places(q: Any, counts: Any, method: str) -> tuple[Any, Any]:
-    """Return `place_of` for each probability and each count, arrays ``(q, counts)``."""
-    if counts.size and (counts == counts[0]).all():  # the commonest, and np.unique is slow
-        kinds, inverse = counts[:1], np.zeros(len(counts), np.intp)
-    else:
-        kinds, inverse = np.unique(counts, return_inverse=True)
-    found = [[place_of(count, each, method) for count in kinds.tolist()] for each in q.tolist()]
-    table = np.array(found, np.float64).reshape(len(q), len(kinds), 2)  # counts below 2**53
-    return table[:, inverse, 0].astype(np.int64), table[:, inverse, 1]
-
-
-def between(lower: Any, upper: Any, share: Any) -> Any:
-    """Return what `formulas.order.between` does, of arrays of float64."""
-    with np.errstate(all="ignore"):
-        distance = upper - lower
-        near = np.where(share < 0.5, lower + distance * share, upper - distance * (1.0 - share))
-        wide = lower * (1.0 - share) + upper * share
-    result = np.where(distance < np.inf, near, wide)
-    result = np.where(share == 1.0, upper, result)
-    return np.where((share == 0.0) | (lower == upper), lower, result)
-
-
-def near(lower: Any, upper: Any, share: Any) -> tuple[Any, Any]:
-    """Return what `between` does, with all digits: a number near it, and what is left."""
-    with np.errstate(all="ignore"):
-        gap = upper - lower
-        above = share >= 0.5
-        left = np.where(above, -gap * (1.0 - share), gap * share)
-    is_between = (share > 0.0) & (gap > 0.0) & (gap < np.inf)
-    high = np.where(is_between, np.where(above, upper, lower), between(lower, upper, share))
-    return high, np.where(is_between, left, 0.0)
-
-
-def distance(lower: Any, upper: Any, share: Any) -> Any:
-    """Return the distance of two quantiles, along the first axis, at any offset."""
-    (low, high), (left_of_low, left_of_high) = near(lower, upper, share)
-    with np.errstate(all="ignore"):
-        return (high - low) + (left_of_high - left_of_low)
 
 
 def merged(each: Iterable[Quantiles]) -> Quantiles:
@@ -571,42 +522,13 @@ def _sorted(values: Any, most: int) -> Any:
     return values
 
 
-# Sketches
-
-
-def datasketches() -> Any:
-    """Import the library of sketches."""
-    try:
-        return importlib.import_module("datasketches")
-    except ImportError as reason:
-        message = "error= needs datasketches: pip install 'numnorm[sketches]'"
-        raise ImportError(message) from reason
-
-
-@functools.lru_cache(maxsize=64)
-def _size_of(error: float) -> int:
-    """Return the least size of a sketch with this error of rank."""
-    of_size = datasketches().kll_doubles_sketch.get_normalized_rank_error
-    sizes = range(_LEAST_SIZE, _MOST_SIZE + 1)
-    place = bisect.bisect_left(sizes, -error, key=lambda size: -of_size(size, False))
-    if place == len(sizes):
-        least = of_size(_MOST_SIZE, False)
-        raise ValueError(f"error must be at least {least:.2g}, got {error:g}: None is exact")
-    return sizes[place]
-
-
 def _sketched(each: list[Quantiles], error: float) -> tuple[Any, ...]:
     """Return a sketch of each channel, of the values in all `Quantiles`."""
-    kind, size = datasketches().kll_doubles_sketch, _size_of(error)
     result = []
     for channel in range(len(each[0]._count)):
         sketches = [one._sketches[channel] for one in each if one._sketches is not None]
-        total = copy.copy(sketches[0]) if sketches else kind(size)
-        for sketch in sketches[1:]:
-            total.merge(sketch)
-        for part in (part for one in each if one._sketches is None for part in one._parts):
-            total.update(part[channel].astype(np.float64))  # it leaves NaN out
-        result.append(total)
+        exact = (part for one in each if one._sketches is None for part in one._parts)
+        result.append(merged_sketch(sketches, (part[channel] for part in exact), error))
     return tuple(result)
 
 
@@ -618,15 +540,6 @@ def check_quantiles(name: str, value: Any, shape: Shape) -> None:
     if not isinstance(value, Quantiles):
         raise TypeError(f"{name} must be Quantiles, got an object of type {type(value).__name__}")
     check_shape(f"{name}.count", value._shape, shape, "the channels")
-
-
-def check_error(error: Any) -> float | None:
-    """Return an allowed error of rank, if sketches with it can be made."""
-    if error is None:
-        return None
-    number = check_number("error", error, least=0.0, most=1.0)
-    _size_of(number)
-    return number
 
 
 def check_probabilities(q: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any, Generic, NamedTuple, Never
+from typing import Any, Generic, NamedTuple, Never, cast
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from numnorm.array_likes import (
 from numnorm.array_types import Array, ArrayLike, Input, NanPolicy, Number
 from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.norms import scaling_by
-from numnorm.backends.contract.order import OrderScaling
+from numnorm.backends.contract.order import OrderBackend, OrderScaling
 from numnorm.backends.contract.weighting import WeightedInput, Weighting
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
@@ -94,9 +94,9 @@ def robust_norm(
     center : {"median", "mean"} or float, default "median"
         What is subtracted.
     scale : {"mad", "iqr", "range"}, pair of float or None, default "mad"
-        "mad": the median absolute deviation from the center. "iqr": the distance of the quantiles
-        0.25 and 0.75. "range": that of the least and the largest element. A pair, such as
-        ``(0.05, 0.95)``: the distance of these quantiles. None: only centre.
+        What is divided by. "mad": the median absolute deviation from the center. "iqr": the
+        distance of the quantiles 0.25 and 0.75. "range": that of the least and the largest element.
+        A pair, such as ``(0.05, 0.95)``: the distance of these quantiles. None: only centre.
     factor : float or "normal", default 1
         By what the scale is multiplied. "normal" makes it the standard deviation of normally
         distributed data: 1.4826 for "mad", 0.7413 for "iqr". "range" has no such factor.
@@ -241,7 +241,8 @@ def robust_norm_backward(
     x : array_like
         The input of the forward pass, with the values that it had then.
     centers, scales : array_like
-        The center and the scale of each row, as `robust_norm_forward` returned them.
+        The center and the scale of each row, as `robust_norm_forward` returned them. Of
+        `centers` only the dtype and the shape are checked: centers are found again.
     axis, center, scale, factor, method, eps
         As in the forward pass.
     out : array, optional
@@ -301,20 +302,21 @@ class _Call(NamedTuple):
 
     def forward(self, out: Any) -> RobustNormalized[Any]:
         """Return y, center and scale for the caller."""
-        backend: Any = backend_of(np.ndarray)
+        backend = cast(OrderBackend, backend_of(np.ndarray))
         target = None if out is None else writable_view("out", out)
         y, *saved = backend.order_forward(self.x, self.layout, self.scaling, self.weighting, target)
         if self.like is not None:
-            y, saved = self.like(y), map(statistics_like(self.like), saved)
+            y, saved = self.like(y), [*map(statistics_like(self.like), saved)]
         return RobustNormalized(y if out is None else out, *saved)
 
     def backward(self, dy: Any, centers: Any, scales: Any, out: Any) -> Any:
         """Return dx for the caller."""
         rows = self.layout.statistic_shape, "one for each row"
-        gradient = _float_array("dy", dy, self.x.shape, "the shape of x")
+        gradient = as_plain_array("dy", dy)
+        check_float("dy", gradient.dtype)
         _float_array("centers", centers, *rows)
         own = _float_array("scales", scales, *rows)
-        backend: Any = backend_of(np.ndarray)
+        backend = cast(OrderBackend, backend_of(np.ndarray))
         target = None if out is None else writable_view("out", out)
         dx = backend.order_backward(
             gradient, self.x, own, self.layout, self.scaling, self.weighting, target
@@ -381,7 +383,7 @@ def _row_call(
     eps: Any = 0.0,
 ) -> RowCall:
     """Return the layout of the rows."""
-    # A method that weights have is right without them, too.
+    # It is not known here whether there are weights. A method for weights is also one without.
     _scaling(center, scale, factor, method, eps, False)
     return RowCall(row_layout(shape, axis), scaling_by(0.0))
 

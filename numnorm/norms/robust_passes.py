@@ -10,8 +10,14 @@ import numpy as np
 from numnorm.backends.contract.order import Spread
 from numnorm.norms.batch import batch_moments
 from numnorm.norms.moments import Moments
-from numnorm.norms.order_statistics import check_method, spread_by
-from numnorm.norms.quantiles import between, distance, near, places
+from numnorm.norms.order_statistics import (
+    between,
+    check_method,
+    distance,
+    near,
+    places,
+    spread_by,
+)
 from numnorm.norms.selection_passes import (
     Search,
     SelectionPasses,
@@ -29,14 +35,14 @@ class RobustStatistics(NamedTuple):
 
     Attributes
     ----------
-    high, low : array of float64
-        The center, as a number near it and what is left.
+    center, center_lo : array of float64
+        The center is their sum: a number near it, and what is left.
     divisor : array of float64
         The scale with its factor and eps; 1 where rows are only centred.
     """
 
-    high: Any
-    low: Any
+    center: Any
+    center_lo: Any
     divisor: Any
 
     def normalize(self, x: Any, out: Any) -> None:
@@ -44,9 +50,9 @@ class RobustStatistics(NamedTuple):
         step = max(1, _AT_ONCE * len(x) // max(1, x.size))
         for start in range(0, len(x), step):
             some = slice(start, start + step)
-            high, low, divisor = (a[some] if len(a) == len(x) else a for a in self)
+            center, center_lo, divisor = (a[some] if len(a) == len(x) else a for a in self)
             with np.errstate(all="ignore"):
-                centred = (x[some].astype(np.float64) - high) - low
+                centred = (x[some].astype(np.float64) - center) - center_lo
                 flat = np.where(np.isnan(centred), centred, 0.0)
                 out[some] = np.where(divisor == 0.0, flat, centred / divisor)
 
@@ -58,15 +64,15 @@ class Task(NamedTuple):
     ----------
     search : Search or None
         None for a pass that takes the moments of rows.
-    high, low : array of float64, optional
-        The center, if distances from it are searched.
+    center, center_lo : array of float64, optional
+        As in `RobustStatistics`, if distances from the center are searched.
     omit : bool
         Whether NaN is left out of moments.
     """
 
     search: Search | None
-    high: Any = None
-    low: Any = None
+    center: Any = None
+    center_lo: Any = None
     omit: bool = False
 
     def found_in(self, x: Any, rows: Any) -> Any:
@@ -86,7 +92,7 @@ class Task(NamedTuple):
 
     def centers(self, rows: Any) -> Any:
         """Return the centers of some rows; None if the elements themselves are searched."""
-        return None if self.high is None else (self.high[rows], self.low[rows])
+        return None if self.center is None else (self.center[rows], self.center_lo[rows])
 
 
 def robust_statistics(
@@ -123,13 +129,13 @@ def robust_statistics(
     ValueError
         If there is NaN, and `nan_policy` is "raise".
     """
-    center, policy = options.get("center", "median"), options.get("nan_policy", "propagate")
+    kind, policy = options.get("center", "median"), options.get("nan_policy", "propagate")
     spread = spread_by(options.get("scale", "mad"), options.get("factor", 1.0))
     method = check_method(options.get("method"), False)
     samples = list(samples)
     missing = np.zeros(rows, bool)
 
-    def selected(task: Task, kind: np.dtype[Any], quantiles: list[float]) -> Any:
+    def selected(task: Task, searched_in: np.dtype[Any], quantiles: list[float]) -> Any:
         """Return the elements below and above each quantile, and the shares of the latter."""
 
         def ranks_of(count: Any) -> Any:
@@ -137,9 +143,9 @@ def robust_statistics(
             return np.concatenate([lower, lower + (share > 0.0)])
 
         nonlocal missing
-        selection = SelectionPasses(rows, kind, ranks_of, budget)
+        selection = SelectionPasses(rows, searched_in, ranks_of, budget)
         for x, own in samples:
-            centers = None if task.high is None else (task.high[own, None], task.low[own, None])
+            centers = task.centers((own, None))
             selection.begin(searched(x, centers), own)
         while not selection.is_done:
             selection.end_pass(each_pass(task._replace(search=selection.search)))
@@ -150,27 +156,27 @@ def robust_statistics(
         share = places(np.array(quantiles), np.maximum(selection.count, 1), method)[1]
         return (*np.split(found, 2), share)
 
-    high, low = np.full(rows, center if isinstance(center, float) else 0.0), np.zeros(rows)
-    if center == "mean":
-        high, low = _mean(rows, each_pass(Task(None, omit=policy == "omit")))
-    quantiles = [0.5] if center == "median" or spread.kind is None else []
+    center, center_lo = np.full(rows, kind if isinstance(kind, float) else 0.0), np.zeros(rows)
+    if kind == "mean":
+        center, center_lo = _mean(rows, each_pass(Task(None, omit=policy == "omit")))
+    quantiles = [0.5] if kind == "median" or spread.kind is None else []
     quantiles += [spread.low, spread.high] if spread.kind in ("quantiles", "range") else []
     scale = np.ones(rows)
     if quantiles:
         lower, upper, share = selected(Task(None), searched_dtype(np.dtype(dtype)), quantiles)
-        if center == "median":
-            high, low = near(lower[0], upper[0], share[0])
+        if kind == "median":
+            center, center_lo = near(lower[0], upper[0], share[0])
         if spread.kind is not None and spread.kind != "mad":
             scale = distance(lower[-2:], upper[-2:], share[-2:])
     if spread.kind == "mad":
-        distances = Task(None, high, low)
+        distances = Task(None, center, center_lo)
         (lower,), (upper,), (share,) = selected(distances, np.dtype(np.float64), [0.5])
         with np.errstate(all="ignore"):
-            scale = np.where(np.isfinite(high + low), between(lower, upper, share), np.nan)
+            scale = np.where(np.isfinite(center + center_lo), between(lower, upper, share), np.nan)
     divisor = _divisor(scale, spread, float(options.get("eps", 0.0)))
     if policy == "propagate":
-        high = np.where(missing, np.nan, high)
-    return RobustStatistics(high, low, divisor)
+        center = np.where(missing, np.nan, center)
+    return RobustStatistics(center, center_lo, divisor)
 
 
 def _mean(rows: int, parts: Iterable[tuple[Any, Moments]]) -> tuple[Any, Any]:

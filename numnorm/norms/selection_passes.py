@@ -68,9 +68,7 @@ class Found(NamedTuple):
     kept: list[tuple[int, int, Any]]
 
 
-def look(
-    x: Any, search: Search, channels: Any = slice(None), keep: Any = None, centers: Any = None
-) -> Found:
+def look(x: Any, search: Search, channels: Any = slice(None), centers: Any = None) -> Found:
     """Return what a pass finds in a chunk.
 
     Parameters
@@ -81,8 +79,6 @@ def look(
         What the pass looks for.
     channels : slice or array of int, optional
         The channels of the chunk.
-    keep : array of bool, optional
-        Of the shape of x: which elements count.
     centers : tuple of two arrays, optional
         For each channel a number and what is left of it: not elements are searched, but their
         distances from the sum, in float64.
@@ -95,8 +91,6 @@ def look(
     for channel, values in enumerate(x):
         for start in range(0, len(values), _AT_ONCE):
             part = values[start : start + _AT_ONCE]
-            if keep is not None:
-                part = part[keep[channel, start : start + _AT_ONCE]]
             center = None if centers is None else [each[channel] for each in centers]
             keys = keys_of(searched(part, center))
             last = keys.dtype.type(_last_key(keys.dtype.itemsize))
@@ -118,12 +112,12 @@ def look(
 
 
 def searched(x: Any, center: Any = None) -> Any:
-    """Return elements as they are searched, or their distances from a center."""
+    """Return elements as they are searched, or their distances from a center and what is left."""
     if center is None:
         return x.astype(searched_dtype(x.dtype), copy=False)
-    high, low = center
+    center, center_lo = center
     with np.errstate(all="ignore"):
-        return np.abs((x.astype(np.float64) - high) - low)
+        return np.abs((x.astype(np.float64) - center) - center_lo)
 
 
 def searched_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -187,14 +181,14 @@ class SelectionPasses:
         low = np.zeros((1, channels), np.uint64)
         self._count_in(low, np.full_like(low, self._last), np.ones((1, channels), bool))
         # Of each rank, arrays (statistics, channels): the interval of keys in which its element
-        # lies, how many elements are below it and in it, and the statistic that is looked for in
-        # its place, of those with the same interval.
+        # lies, how many elements are below it and in it, and the first statistic with the same
+        # interval. Only that one is searched.
         self._ranks: Any = None
         self._low: Any = None
         self._high: Any = None
         self._before: Any = None
         self._inside: Any = None
-        self._place: Any = None
+        self._first: Any = None
 
     @property
     def values(self) -> Any:
@@ -268,7 +262,7 @@ class SelectionPasses:
         self._ranks = np.clip(ranks, 0, np.maximum(self.count - 1, 0))
         self._low = np.zeros(ranks.shape, np.uint64)
         self._high = np.full_like(self._low, self._last)
-        self._before, self._place = np.zeros((2, *ranks.shape), np.int64)
+        self._before, self._first = np.zeros((2, *ranks.shape), np.int64)
         self._inside = np.broadcast_to(self.count, ranks.shape).copy()
 
     def _narrow(self, statistic: int, below: Any, bins: Any) -> None:
@@ -284,7 +278,7 @@ class SelectionPasses:
             As in `Found`.
         """
         channels = np.arange(len(self.count))
-        own = self._place[statistic], channels
+        own = self._first[statistic], channels
         low, high, shift = (array[own] for array in self.search[:3])
         first, last = self._low[statistic], self._high[statistic]
         counts = np.zeros((len(channels), bins.shape[2] + 2), np.int64)
@@ -311,15 +305,15 @@ class SelectionPasses:
     def _select(self, kept: dict[tuple[int, int], list[Any]]) -> None:
         """Take the elements of the ranks from those that were kept."""
         low, active = self._low.copy(), self.search.active
-        found_in = {places: np.concatenate(parts) for places, parts in kept.items()}
-        if {places: len(keys) for places, keys in found_in.items()} != {
-            (place, channel): self._inside[place, channel]
-            for place, channel in np.argwhere(active).tolist()
+        found_in = {pair: np.concatenate(parts) for pair, parts in kept.items()}
+        if {pair: len(keys) for pair, keys in found_in.items()} != {
+            (first, channel): self._inside[first, channel]
+            for first, channel in np.argwhere(active).tolist()
         }:
             raise _changed()
-        for (place, channel), keys in found_in.items():
+        for (first, channel), keys in found_in.items():
             local = self._ranks[:, channel] - self._before[:, channel]
-            own = np.flatnonzero(self._place[:, channel] == place)
+            own = np.flatnonzero(self._first[:, channel] == first)
             own = own[self._high[own, channel] > low[own, channel]]
             found = np.partition(keys, local[own])[local[own]]
             self._low[own, channel] = low[own, channel] + found.astype(np.uint64)
@@ -330,11 +324,11 @@ class SelectionPasses:
         self._high[:, self.count == 0] = self._low[:, self.count == 0]
         known = self._low == self._high
         statistics = len(self._ranks)
-        self._place[...] = np.arange(statistics)[:, None]
+        self._first[...] = np.arange(statistics)[:, None]
         for other in range(statistics - 1, -1, -1):
             same = (self._low == self._low[other]) & (self._high == self._high[other])
-            self._place[same] = other
-        active = ~known & (self._place == np.arange(statistics)[:, None])
+            self._first[same] = other
+        active = ~known & (self._first == np.arange(statistics)[:, None])
         self.is_done = not active.any()
         left = int(np.sum(self._inside, where=active))
         if left * self.dtype.itemsize <= self.budget:

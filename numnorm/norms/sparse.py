@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,20 +17,22 @@ from numnorm.arguments import (
 )
 from numnorm.array_likes import as_plain_array
 from numnorm.backends import backend_of
-from numnorm.backends.contract.norms import SMALLEST_VARIANCE
-from numnorm.backends.contract.sparse import Samples, Stored
+from numnorm.backends.contract.sparse import Samples, SparseBackend, Stored
 from numnorm.layouts import column_layout, normalized_axes
 from numnorm.norms.labels import check_no_running, checked_labels, no_labels, stored_statistics
 from numnorm.norms.moments import (
     GroupMoments,
     Moments,
     check_moments,
+    deviations,
     has_counts,
     merged_after,
     of_no_label,
+    reciprocals,
+    seen_statistics,
 )
 from numnorm.norms.results import Normalized
-from numnorm.norms.running import bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.running import running_options
 from numnorm.norms.weighted import POLICIES
 
 _FLOAT64 = np.dtype(np.float64)
@@ -139,7 +141,7 @@ def _moments(
     x: Any, weights: Any, codes: Any, omit: bool, groups: int | None
 ) -> tuple[Any, Any, Any, Any]:
     """Return count, mean, m2 and mean_lo of each column, or of each group and column."""
-    backend: Any = backend_of(np.ndarray)
+    backend = cast(SparseBackend, backend_of(np.ndarray))
     own = np.empty(0) if weights is None else weights
     samples = Samples(own, _codes(codes), groups or 1, omit)
     count, mean, m2, mean_lo = backend.sparse_moments(_stored(_summed(x)), samples)
@@ -207,10 +209,10 @@ def sparse_normalized(arguments: dict[str, Any]) -> Normalized[Any]:
         mean, variance = mean[None], variance[None]
     elif stored is None:
         count, mean, m2, _ = _moments(x, weights, codes, omit, len(kinds))
-        mean, variance = _of_counts(count, mean, m2)
+        mean, variance = seen_statistics(count, mean, m2)
     else:
         mean, variance = stored_statistics(stored, kinds, x.shape, 1)
-    rstd = _reciprocal_deviations(variance, eps)
+    rstd = reciprocals(deviations(variance, 1.0, eps, 0.0))
     scale = rstd if gamma is None else rstd * gamma
     y = _scaled(x, dtype, codes, scale, clip, out)
     if kinds is None:
@@ -272,12 +274,10 @@ def _statistics(x: Any, weights: Any, omit: bool, arguments: dict[str, Any]) -> 
     """Return the mean and the variance of each column; in training, move the running ones."""
     backend: Any = backend_of(np.ndarray)
     training = check_flag("training", arguments["training"])
-    convention, unbiased = arguments["convention"], arguments["unbiased"]
-    weight = new_batch_weight(arguments["momentum"], arguments["batches"], convention)
-    unbiased = convention == "torch" if unbiased is None else check_flag("unbiased", unbiased)
+    momentums = arguments["momentum"], arguments["batches"], arguments["convention"]
     running = arguments["running_mean"], arguments["running_var"]
-    given = given_statistics(*running, training)
-    samples, columns = x.shape
+    options = running_options(momentums, arguments["unbiased"], running, training)
+    given, (samples, columns) = options.given, x.shape
     if given is not None:
         layout = column_layout(x.shape, 1)
         given = backend.running_statistics(*given, x, layout, training)
@@ -286,41 +286,23 @@ def _statistics(x: Any, weights: Any, omit: bool, arguments: dict[str, Any]) -> 
         if np.any(variance < 0.0):
             raise ValueError(f"running_var must not be negative, got {np.nanmin(variance):g}")
         return mean, variance
-    correction = bessel_correction(unbiased, samples, given)
+    correction = options.correction(samples)
     count, mean, m2, _ = _moments(x, weights, None, omit, None)
     if not samples:
         return np.zeros(columns), np.zeros(columns)
     total = np.broadcast_to(np.asarray(count, _FLOAT64), mean.shape)
-    mean, variance = _of_counts(total, mean, m2)
+    mean, variance = seen_statistics(total, mean, m2)
     if given is not None and has_counts(Moments(count, mean, m2)):
         moved = mean, variance, np.array(total), correction
-        backend.update_counted(given, *moved, weight)
+        backend.update_counted(given, *moved, options.weight)
     elif given is not None:
-        backend.update_running(given, mean, m2, samples - correction, weight)
+        backend.update_running(given, mean, m2, samples - correction, options.weight)
     return mean, variance
-
-
-def _of_counts(count: Any, mean: Any, m2: Any) -> tuple[Any, Any]:
-    """Return mean and variance, NaN where nothing counts."""
-    with np.errstate(all="ignore"):
-        variance = m2 / np.where(count > 0.0, count, np.nan)
-        # 0 would mean a constant column.
-        variance = np.where((m2 > 0.0) & (variance == 0.0), np.nextafter(0.0, 1.0), variance)
-    return np.where(count > 0.0, mean, np.nan), variance
-
-
-def _reciprocal_deviations(variance: Any, eps: float) -> Any:
-    """Return ``1 / sqrt(variance + eps)``: 0 where that is 1 / 0, NaN where digits are lost."""
-    with np.errstate(all="ignore"):
-        total = variance + eps
-        outside = ((variance > 0.0) & (total < SMALLEST_VARIANCE)) | (total == np.inf)
-        rstd = np.where(total == 0.0, 0.0, 1.0 / np.sqrt(np.where(total == 0.0, 1.0, total)))
-        return np.where(outside, np.nan, rstd)
 
 
 def _scaled(x: Any, dtype: Any, codes: Any, scale: Any, clip: float, out: Any) -> Any:
     """Return x with its values times the scale of their column, within -clip and clip."""
-    backend: Any = backend_of(np.ndarray)
+    backend = cast(SparseBackend, backend_of(np.ndarray))
     if out is None:
         y = _summed(x).astype(dtype)  # a copy
     else:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import datetime
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from numnorm.arguments import brief, check_choice, check_number
 from numnorm.array_likes import as_plain_array, check_norm_on_host
+from numnorm.array_types import Closed
 from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.moving import Bounds
 from numnorm.backends.contract.weighting import WeightedInput
 from numnorm.layouts import MovingLayout, moving_layout
 
-CLOSED = "right", "left", "both", "neither"
+CLOSED = get_args(Closed)
 
 # Differences of times, and twice these, are whole numbers of 64 bits.
 _MOST_SPAN = 2**61

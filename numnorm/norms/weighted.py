@@ -5,19 +5,20 @@ from __future__ import annotations
 import functools
 import numbers
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from numnorm.arguments import Shape, brief, check_choice, check_float
 from numnorm.array_likes import as_plain_array, is_on_device
+from numnorm.array_types import NanPolicy
 from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.weighting import KEEP_ALL, WeightedInput, Weighting
 from numnorm.layouts import normalized_axes
 
 Axes = tuple[int, ...]
 
-POLICIES = ("propagate", "omit", "raise")
+POLICIES = get_args(NanPolicy)
 _BOOL, _NDARRAY = np.dtype(bool), np.ndarray
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 # Weights between these need no factor: see `_in_range`.
@@ -71,7 +72,7 @@ def of_channels(channel_axis: Any, ndim: int) -> Shared:
 
 
 def of_moments(channel_axis: Any, ndim: int) -> Shared:
-    """Return the same for moments, which have the sum of the weights."""
+    """Return what `of_channels` returns, for moments, which have the sum of the weights."""
     return of_channels(channel_axis, ndim)._replace(statistic=None)
 
 

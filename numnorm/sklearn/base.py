@@ -14,6 +14,7 @@ from sklearn.utils.validation import FLOAT_DTYPES, check_array, validate_data
 from numnorm.arguments import check_shape
 from numnorm.derived import parameters_of
 from numnorm.norms.declared import BY_NAME
+from numnorm.norms.weighted import POLICIES
 
 Array = np.ndarray[Any, Any]
 
@@ -27,7 +28,7 @@ class Normalizer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Base of all estimators; features go out as they came in, in their dtype."""
 
     _parameter_constraints: dict[str, list[Any]] = {
-        "nan_policy": [StrOptions({"propagate", "omit", "raise"})],
+        "nan_policy": [StrOptions(set(POLICIES))],
         "copy": ["boolean"],
     }
 
@@ -215,7 +216,7 @@ def in_chunks(function: Callable[[Array], Array], X: Array, out: Array | None = 
     return result
 
 
-def power_of_two(x: Array, axis: int) -> Array:
+def exponents_of_largest(x: Array, axis: int) -> Array:
     """Return the exponents that bring the largest finite values along an axis to 1/2 ... 1.
 
     They keep the axis. With ``np.ldexp(x, -exponents)`` squares neither overflow nor vanish, and no

@@ -24,10 +24,10 @@ from numnorm.sklearn.base import (
     Normalizer,
     as_numpy,
     check_same_library,
+    exponents_of_largest,
     float_dtypes,
     in_chunks,
     like,
-    power_of_two,
 )
 from numnorm.sklearn.moments import moments_of
 from numnorm.sklearn.sparse import sparse_array, sparse_moments_of, times_scales
@@ -382,7 +382,7 @@ def _learned(
         return _Learned(sparse_moments_of(values, weights, known, omit=omit), exponents)
     moments = moments_of(_scaled(values, exponents), weights, known, omit=omit)
     if before is None and not _is_moderate(moments):
-        exponents = _scaling_exponents(power_of_two(values, axis=0)[0])
+        exponents = _scaling_exponents(exponents_of_largest(values, axis=0)[0])
         moments = moments_of(_scaled(values, exponents), weights, known, omit=omit)
     return _Learned(moments, exponents)
 

@@ -17,8 +17,8 @@ from numnorm.sklearn.base import (
     check_constant,
     check_same_library,
     constraints_of,
+    exponents_of_largest,
     like,
-    power_of_two,
     row_chunks,
 )
 from numnorm.sklearn.moments import moments_of
@@ -155,7 +155,7 @@ class MultiplicativeScatterCorrection(Normalizer):
         weights, _ = self._relative_weights(len(reference))
         with np.errstate(all="ignore"):
             deviations, mean = centred(reference[np.newaxis], weights)
-            exponent = power_of_two(np.where(weights > 0, deviations, 0.0), axis=1)
+            exponent = exponents_of_largest(np.where(weights > 0, deviations, 0.0), axis=1)
             deviations = np.ldexp(deviations, -exponent)
             direction = (deviations * weights / np.sum(deviations**2 * weights))[0]
         # The normalized rows have the slopes of the rows, divided by their deviations.
@@ -194,7 +194,7 @@ def _regression(
     with np.errstate(all="ignore"):
         deviations, mean = centred(np.broadcast_to(reference, x.shape), weights, valid)
         counts = valid & (weights > 0)
-        exponents = power_of_two(np.where(counts, deviations, 0.0), axis=1)
+        exponents = exponents_of_largest(np.where(counts, deviations, 0.0), axis=1)
         deviations = np.ldexp(deviations, -exponents)
         slope = np.sum(x * deviations * weights, axis=1, keepdims=True, where=counts)
         slope /= np.sum(deviations**2 * weights, axis=1, keepdims=True, where=counts)

@@ -15,11 +15,12 @@ from numnorm.sklearn.base import (
     Normalizer,
     RowNormalizer,
     check_constant,
+    exponents_of_largest,
     in_chunks,
-    power_of_two,
 )
 
-# The deviation of a normal distribution, as a multiple of its median absolute deviation.
+# The deviation of a normal distribution, as a multiple of its median absolute deviation: to the
+# five digits that R's `mad` has. The factor "normal" of `robust_norm` is exact.
 NORMAL = 1.4826
 
 
@@ -53,7 +54,8 @@ class RobustNormalVariate(RowNormalizer):
     Notes
     -----
     The percentile lies between two values as in `numpy.percentile`. "mad" is
-    `numnorm.robust_norm`, which takes any factor and other scales.
+    `numnorm.robust_norm` with ``factor=1.4826``, the constant of R's `mad`. Its
+    ``factor="normal"`` is the exact number, which is larger by 1.5 millionths.
 
     References
     ----------
@@ -145,7 +147,7 @@ class RobustNormalVariate(RowNormalizer):
         # More values may equal the percentile: they count, and add 0 to both sums.
         deviations = low - percentile
         count = np.sum(x <= percentile, axis=1, keepdims=True)
-        exponents = power_of_two(deviations, axis=1)
+        exponents = exponents_of_largest(deviations, axis=1)
         deviations = np.ldexp(deviations, -exponents)
         mean = np.sum(deviations, axis=1, keepdims=True) / count
         deviations -= mean

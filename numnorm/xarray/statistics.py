@@ -257,7 +257,7 @@ def named_moments(moments: numnorm.Moments, channels: xr.DataArray) -> Moments:
 def named_groups(
     groups: numnorm.GroupMoments, channels: xr.DataArray, label: Hashable
 ) -> GroupMoments:
-    """Return the same of moments of labels, which lie along the dimension `label`."""
+    """Return moments of labels as `named_moments` does; they lie along the dimension `label`."""
     if label in channels.coords or label in channels.dims:
         label = LABEL
     each = channels.expand_dims({label: groups.labels})

@@ -584,6 +584,25 @@ def test_help_tells_of_what_a_killed_process_leaves(capsys):
     assert "OUTPUT.numnorm-*.tmp" in capsys.readouterr().out
 
 
+def test_help_has_a_line_for_each_meaning_of_an_option(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["apply", "--help"])
+    words = " ".join(capsys.readouterr().out.split())
+    for line in [
+        "--window STEPS of moving_norm (int, or float or timedelta): The number of steps of a "
+        "window of moving_robust_norm (int): The number",
+        "--center of moving_norm, moving_robust_norm (bool, default False): Whether the window",
+        'of robust_norm ({"median", "mean"} or float, default "median"): What is subtracted --',
+        "--scale SCALE of ada_norm (float, default 1): C in the formula, greater than 0 of moving_",
+        "of robust_norm (float, default 0): Added to the divisor --",
+        "of pcen (float): The weight of a new step, above 0 and at most 1: librosa's b --",
+        # The end of the sentence differs.
+        'exponential_norm, emsc, pcen, robust_norm ({"propagate", "omit", "raise"}): '
+        "What to do with NaN --",
+    ]:
+        assert line in words
+
+
 @pytest.mark.parametrize("name", ["z.npy.numnorm-0123456789ab.tmp", ".numnorm-0123456789ab.tmp"])
 def test_what_a_killed_run_left_is_named_and_removed(capsys, caplog, name):
     np.save("x.npy", draw((10, 6)))

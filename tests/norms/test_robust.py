@@ -1,5 +1,7 @@
 """Robust norms, compared with their definition by sorted rows, with NumPy, SciPy and others."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import reference
@@ -7,7 +9,7 @@ from gradients import TOLERANCE, numerical_gradients
 from layouts import LAYOUTS
 
 import numnorm
-from numnorm.norms.order_statistics import METHODS
+from numnorm.norms.order_statistics import METHODS, Method
 
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
 SCALES = ["mad", "iqr", "range", (0.1, 0.75), (0.0, 0.5), None]
@@ -193,6 +195,10 @@ def test_medians_are_those_of_numpy_and_scipy(width):
         expected = np.divide(x - np.median(x, axis=1)[:, None], scaled[:, None],
                              out=np.zeros_like(x), where=scaled[:, None] != 0)  # fmt: skip
         np.testing.assert_allclose(found.y, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_type_of_a_method_has_all_of_them():
+    assert get_args(Method) == tuple(METHODS)
 
 
 @pytest.mark.parametrize("method", METHODS)

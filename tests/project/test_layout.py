@@ -1,12 +1,14 @@
-"""Where each source stands: the folders of a backend, their order, and how much each may hold."""
+"""Where each source stands, how much a folder may hold, and what a backend must offer."""
 
 import ast
+import importlib
+import inspect
 from pathlib import Path
 
 import pytest
 
 import numnorm
-from numnorm.backends import sources
+from numnorm.backends import cpu, sources
 
 PACKAGE = Path(numnorm.__file__).parent
 BACKENDS = PACKAGE / "backends"
@@ -138,3 +140,23 @@ def test_what_is_compiled_is_part_of_the_hash_of_the_sources():
         ]
         for name in compiled:
             assert homes.get(name, path) in hashed, f"{path}: {name}"
+
+
+# Protocols
+
+PROTOCOLS = [
+    value
+    for path in sorted((BACKENDS / "contract").glob("*.py"))
+    for name, value in vars(
+        importlib.import_module(f"numnorm.backends.contract.{path.stem}")
+    ).items()
+    if name.endswith("Backend") and value.__module__.endswith(f".{path.stem}")
+]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.__name__)
+def test_the_cpu_offers_each_protocol(protocol):
+    for name, function in inspect.getmembers(protocol, inspect.isfunction):
+        if not name.startswith("_"):
+            _, *parameters = inspect.signature(function).parameters
+            assert parameters == [*inspect.signature(getattr(cpu, name)).parameters], name

@@ -1,6 +1,6 @@
-"""A sparse matrix whose columns are channels, as the CPU's kernels take it."""
+"""A sparse matrix whose columns are channels: what a backend is handed, and what it offers."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 
 class Stored(NamedTuple):
@@ -51,3 +51,16 @@ class Samples(NamedTuple):
     codes: Any
     groups: int
     omit: bool
+
+
+class SparseBackend(Protocol):
+    """Batch norm of sparse matrices: the CPU's alone."""
+
+    def sparse_moments(self, x: Stored, samples: Samples) -> tuple[Any, Any, Any, Any]:
+        """Return count, mean, m2 and mean_lo of each group and column."""
+
+    def sparse_scaled(self, x: Stored, codes: Any, scale: Any, most: float, y: Any) -> None:
+        """Store the values times the scale of their group and column in y, within -most and most.
+
+        Codes are as in `Samples`; y may be the values themselves.
+        """

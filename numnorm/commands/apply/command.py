@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from inspect import Parameter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numnorm
+from numnorm.array_types import EpsIn, NanPolicy
 from numnorm.commands.apply.formats import format_of, name_of
 from numnorm.commands.apply.formats.npy import read_array
 from numnorm.commands.apply.formats.protocol import Source
@@ -29,14 +32,15 @@ numnorm.METHOD on the whole array. batch_norm takes the statistics of the array 
 its own, or those that were saved for another array: a test set is normalized by its training set;
 with --nan-policy omit, the statistics of several blocks are the same up to rounding. weight_norm is
 not offered, because weights are not data. Floating point arrays keep their dtype; integers and
-booleans become float64.
-OUTPUT has
-the chunks and the compression of INPUT, if nothing else is given. It appears when it is complete,
-or not at all. A process that is killed outright (SIGKILL) leaves OUTPUT.numnorm-*.tmp beside it,
-which the next one removes; that of Zarr or of --resume, the next one to the same OUTPUT."""
+booleans become float64. OUTPUT has the chunks and the compression of INPUT, if nothing else is
+given. It appears when it is complete, or not at all. A process that is killed outright (SIGKILL)
+leaves OUTPUT.numnorm-*.tmp beside it, which the next one removes; that of Zarr or of --resume, the
+next one to the same OUTPUT."""
 
 # They change no byte, or have another name in a request.
 _REQUESTED_OTHERWISE = {"norm", "input", "output", "force", "resume", "scheduler"}
+
+_MARKUP = re.compile(r"(?::math:)?`+([^`]*)`+")
 
 _LARGEST_BLOCK = sys.maxsize / 2**20
 """The number of mebibytes that the machine can address."""
@@ -127,33 +131,14 @@ def _parser(argv: Sequence[str]) -> CommandParser:
     return parser
 
 
-_POLICIES = "propagate", "omit", "raise"
 _DESCRIBED: dict[str, dict[str, Any]] = {
-    "gamma": {"metavar": "FILE", "help": "gain, an .npy file (default: 1)"},
-    "beta": {"metavar": "FILE", "help": "bias, an .npy file (default: 0)"},
-    "axis": {"type": int, "nargs": "+", "help": "axes to normalize over (default: -1)"},
-    "channel_axis": {"metavar": "AXIS", "help": "default: 1"},
-    "groups": {"help": "number of groups of channels"},
-    "eps": {"help": "default: that of the function"},
-    "nan_policy": {"choices": _POLICIES, "help": "default: propagate"},
-    "scale": {"help": "C of ada_norm (default: 1)"},
-    "k": {"help": "k of ada_norm (default: 0.1)"},
-    "ddof": {
-        "help": "of ada_norm and standard_normal_variate: the variance is over N - DDOF "
-        "(default: 0)"
-    },
-    "eps_in": {"choices": ("variance", "std"), "help": "default: variance"},
-    "window": {"metavar": "STEPS", "help": "of moving_norm"},
-    "center": {"help": "around their steps"},
-    "min_window": {"metavar": "STEPS", "help": "default: 1"},
-    "with_std": {"help": "moving_norm: subtract the mean alone"},
-    "with_mean": {"help": "batch_norm: divide by the deviation about the mean alone"},
-    "subtract_mean": {"help": "moving_norm: divide by the root mean square alone"},
-    "alpha": {"help": "of exponential_norm: the weight of a new step"},
-    "adjust": {"help": "exponential_norm: weights are not divided by their sum"},
-    "initial": {"metavar": "STEPS", "help": "of exponential_norm"},
+    "axis": {"nargs": "+"},
+    "channel_axis": {"metavar": "AXIS"},
+    "window": {"metavar": "STEPS"},
+    "min_window": {"metavar": "STEPS"},
+    "initial": {"metavar": "STEPS"},
 }
-"""What the help says of options, and their types where the signatures leave a choice."""
+"""What the parser must know of options beside their types."""
 
 
 def _number_or_word(text: str) -> float | str:
@@ -166,13 +151,11 @@ def _number_or_word(text: str) -> float | str:
 _KINDS: dict[str, dict[str, Any]] = {
     "Axis": {"type": int},
     "Integer": {"type": int},
-    "Center": {"type": _number_or_word, "help": "median, mean or a number (default: median)"},
-    "Scale": {
-        "type": _number_or_word,
-        "nargs": "+",
-        "help": "mad, iqr, range, two quantiles or none (default: mad)",
-    },
-    "Factor": {"type": _number_or_word, "help": "of the scale: a number or normal (default: 1)"},
+    "NanPolicy": {"choices": get_args(NanPolicy)},
+    "EpsIn": {"choices": get_args(EpsIn)},
+    "Center": {"type": _number_or_word},
+    "Scale": {"type": _number_or_word, "nargs": "+"},
+    "Factor": {"type": _number_or_word},
     "Method": {"type": str},
 }
 """How the value of an option is read, by the first word of its type; others are numbers."""
@@ -181,29 +164,24 @@ _KINDS: dict[str, dict[str, Any]] = {
 def _add_norms(parser: CommandParser, chosen: str | None) -> None:
     """Add the options of all norms, each as the chosen one has it, or else the first one."""
     norms = parser.add_argument_group("options of the norms (a norm takes only its own)")
-    every = [*reversed(OPTIONS), *([] if chosen is None else [chosen])]
-    signatures = {
-        name: parameters_of(getattr(numnorm, method))[name]
-        for method in every
-        for name in OPTIONS[method]
-        if name not in STATISTICS
-    }
-    for name in {**_DESCRIBED, **signatures}:
-        described = dict(_DESCRIBED.get(name, {}))
-        parameter = signatures[name]
-        kind = str(parameter.annotation)
-        if name in ARRAYS:
-            described = {"type": Path, "metavar": "FILE", "help": "an .npy file", **described}
-        elif kind == "bool" and "type" not in described:
+    signatures: dict[str, Parameter] = {}
+    for method in [*([] if chosen is None else [chosen]), *OPTIONS]:
+        own = parameters_of(getattr(numnorm, method))
+        for name in OPTIONS[method]:
+            if name not in STATISTICS:
+                signatures.setdefault(name, own[name])
+    for name, parameter in signatures.items():
+        kind, described = str(parameter.annotation), _DESCRIBED.get(name, {})
+        if kind == "bool":
             is_on = parameter.default is True
-            action: dict[str, Any] = {"action": "store_const", "const": not is_on, "dest": name}
-            norms.add_argument(_flag(name, switch=is_on), **action, **described)
-            continue
-        elif "choices" not in described:
-            described = {"type": float, **described, **_KINDS.get(kind.partition(" ")[0], {})}
-        if "help" not in described:
-            described["help"] = _first_words(name)
-        norms.add_argument(_flag(name), **described)
+            flag = _flag(name, switch=is_on)
+            described = {"action": "store_const", "const": not is_on, "dest": name}
+        elif name in ARRAYS:
+            flag, described = _flag(name), {"type": Path, "metavar": "FILE"}
+        else:
+            read = _KINDS.get(kind.partition(" ")[0], {"type": float})
+            flag, described = _flag(name), {**read, **described}
+        norms.add_argument(flag, help=_help_of(name), **described)
     statistics = norms.add_mutually_exclusive_group()
     statistics.add_argument(
         "--statistics",
@@ -219,12 +197,30 @@ def _add_norms(parser: CommandParser, chosen: str | None) -> None:
     )
 
 
-def _first_words(option: str) -> str:
-    """Return the norms that have an option, and the first sentence that one says of it."""
-    methods = [method for method, options in OPTIONS.items() if option in options]
-    text = parameter_texts(getattr(numnorm, methods[0])).get(option, "").partition("\n")[2]
-    sentence = " ".join(text.split()).partition(". ")[0].removesuffix(".")
-    return f"of {', '.join(methods)}: {sentence}".replace("%", "%%")
+def _help_of(option: str) -> str:
+    """Return a line for each meaning of an option: the norms, the type and the first sentence.
+
+    Of sentences that differ behind a colon, the line has what they share.
+    """
+    meanings: dict[tuple[str, str], dict[str, str]] = {}
+    for method, options in OPTIONS.items():
+        if option in options:
+            kind, sentence = _first_words(method, option)
+            own = meanings.setdefault((kind, sentence.partition(": ")[0]), {})
+            own[method] = sentence
+    lines = []
+    for (kind, shared), sentences in meanings.items():
+        first, *others = set(sentences.values())
+        lines.append(f"of {', '.join(sentences)} ({kind}): {shared if others else first}")
+    return "\n".join(lines).replace("%", "%%")
+
+
+def _first_words(method: str, option: str) -> tuple[str, str]:
+    """Return the type of an option of a norm, and the first sentence that its docstring has."""
+    entry = parameter_texts(getattr(numnorm, method)).get(option, "")
+    kind, _, text = _MARKUP.sub(r"\1", entry).partition("\n")
+    kind = ".npy file" if option in ARRAYS else kind.removeprefix(" : ")
+    return kind, " ".join(text.split()).partition(". ")[0].removesuffix(".")
 
 
 def _length(text: str) -> int:

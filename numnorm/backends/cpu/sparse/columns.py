@@ -26,6 +26,9 @@ _FAR_FROM_ZERO, _FAR_FROM_FIRST = 4.0, 16.0
 # Squares with a smaller mean may have lost digits.
 _LEAST_SQUARE = 1e-290
 
+# Which sums the kernels make: see their file.
+_WEIGHT, _DEVIATION, _SQUARE, _MISSING, _NUMBER = range(5)
+
 _NO_PIVOTS = np.empty(0)
 
 _sums_across, _sums_along = functools.cache(make_sums_across), functools.cache(make_sums_along)
@@ -43,14 +46,14 @@ def sparse_moments(x: Stored, samples: Samples) -> Counted:
     shape = samples.groups, x.shape[1]
     with np.errstate(all="ignore"):
         sums = _sums(x, samples, _NO_PIVOTS)
-        stored, missing = sums[..., 0], sums[..., 3]
+        stored, missing = sums[..., _WEIGHT], sums[..., _MISSING]
         total = _weights_of_groups(x, samples)[:, None] - missing
         divisor = np.where(total > 0.0, total, 1.0)
-        mean = sums[..., 1] / divisor
-        m2 = sums[..., 2] - sums[..., 1] * mean
+        mean = sums[..., _DEVIATION] / divisor
+        m2 = sums[..., _SQUARE] - sums[..., _DEVIATION] * mean
         variance = m2 / divisor
         near = (mean * mean <= _FAR_FROM_ZERO * variance) & (variance >= _LEAST_SQUARE)
-        far = (stored > 0.0) & np.isfinite(sums[..., 1]) & ~(near & (m2 < np.inf))
+        far = (stored > 0.0) & np.isfinite(sums[..., _DEVIATION]) & ~(near & (m2 < np.inf))
         moments = total, mean, m2, np.zeros(shape)
         if far.any():
             exact = _of_far_columns(x, samples, far, total)
@@ -75,7 +78,7 @@ def _of_far_columns(x: Stored, samples: Samples, far: Array, total: Array) -> Co
     zeros = np.where(_has_zeros(x, samples, sums), np.maximum(total - stored, 0.0), 0.0)
     nothing = np.zeros_like(mean)
     merged = merge_counted((stored, mean, m2, mean_lo), (zeros, nothing, nothing, nothing))
-    differ = (sums[..., 1] != 0.0) | ((zeros > 0.0) & (mean != 0.0))
+    differ = (sums[..., _DEVIATION] != 0.0) | ((zeros > 0.0) & (mean != 0.0))
     m2 = np.where(differ & (merged[2] <= 0.0), SMALLEST_M2, np.maximum(merged[2], 0.0))
     return total, merged[1], m2, merged[3]
 
@@ -83,10 +86,10 @@ def _of_far_columns(x: Stored, samples: Samples, far: Array, total: Array) -> Co
 def _around(x: Stored, samples: Samples, pivots: Array) -> tuple[Counted, Array]:
     """Return the moments of the stored values by sums around pivots, and these sums."""
     sums = _sums(x, samples, pivots.reshape(-1))
-    stored = sums[..., 0]
-    from_pivot = sums[..., 1] / np.where(stored > 0.0, stored, 1.0)
+    stored = sums[..., _WEIGHT]
+    from_pivot = sums[..., _DEVIATION] / np.where(stored > 0.0, stored, 1.0)
     mean, mean_lo = split_sum(pivots, from_pivot)
-    return (stored, mean, sums[..., 2] - sums[..., 1] * from_pivot, mean_lo), sums
+    return (stored, mean, sums[..., _SQUARE] - sums[..., _DEVIATION] * from_pivot, mean_lo), sums
 
 
 def _has_zeros(x: Stored, samples: Samples, sums: Array) -> Array:
@@ -96,10 +99,10 @@ def _has_zeros(x: Stored, samples: Samples, sums: Array) -> Array:
     """
     counts = _weights_of_groups(x, samples._replace(weights=np.empty(0)))
     if not samples.weights.size:
-        there: Array = counts[:, None] > sums[..., 0] + sums[..., 3]
+        there: Array = counts[:, None] > sums[..., _WEIGHT] + sums[..., _MISSING]
         return there
     of_weight = samples._replace(weights=(samples.weights > 0.0).astype(np.float64))
-    return _weights_of_groups(x, of_weight)[:, None] > sums[..., 4]
+    return _weights_of_groups(x, of_weight)[:, None] > sums[..., _NUMBER]
 
 
 def _weights_of_groups(x: Stored, samples: Samples) -> Array:
