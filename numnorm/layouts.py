@@ -122,6 +122,8 @@ def _normalized_axis(axis: Any, ndim: int, name: str) -> int:
         index = operator.index(axis)
     except TypeError:
         raise TypeError(f"{name} must be an int, got {brief(axis)}") from None
+    if ndim == 0:
+        raise ValueError(f"{name} must name an axis, got {index} for an array without axes")
     if not -ndim <= index < ndim:
         raise ValueError(
             f"{name} must be between {-ndim} and {ndim - 1} for an array of "

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import Shape, check_shape
+from numnorm.arguments import Shape, check_flag, check_shape
 from numnorm.array_likes import (
     as_plain_array,
     changes_other_elements,
@@ -243,6 +243,8 @@ def normalized_by_label(
     arguments : dict
         All its arguments, `labels` among them.
     """
+    if arguments["statistics"] is None and not check_flag("training", arguments["training"]):
+        raise ValueError("statistics must be given with labels if training is False, got None")
     split, arguments = _split(arguments)
     check_no_running(arguments)
     stored, out = arguments.pop("statistics"), arguments.pop("out")

@@ -331,13 +331,21 @@ class GroupMoments(NamedTuple):
         >>> numnorm.GroupMoments.from_moments(speakers).moments.mean.tolist()
         [[5.0], [2.0]]
         """
+        if not isinstance(moments, Mapping):
+            raise TypeError(f"moments must be a mapping of labels, got {type(moments).__name__}")
         if not moments:
             raise ValueError("moments must have at least 1 label, got 0")
+        for label in moments:
+            if label is None or label != label:
+                raise ValueError(f"moments must have no missing label, got {label}")
+            if isinstance(label, tuple):
+                raise TypeError(f"moments must have labels that are no tuples, got {label}")
         kinds = sorted({type(label).__name__ for label in moments})
         if len(kinds) > 1:
             raise TypeError(f"moments must have labels of one type, got {' and '.join(kinds)}")
         labels = sorted(moments)
-        channels = tuple(np.shape(moments[labels[0]].mean))
+        first: Any = getattr(moments[labels[0]], "mean", ())
+        channels = tuple(np.shape(first))
         fields = {field: np.zeros((len(labels), *channels)) for field in Moments._fields}
         for row, label in enumerate(labels):
             own = moments[label]

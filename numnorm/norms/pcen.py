@@ -360,6 +360,8 @@ def pcen_step(
     call = _checked(x, axis, alpha, eps, where, nan_policy, fill)
     if state is not None and not isinstance(state, ExponentialState):
         raise TypeError(f"state must be an ExponentialState, got {type(state).__name__}")
+    if state is not None and state.time is not None:
+        raise ValueError("state must be of steps without times, got one of steps with times")
     mean, after = call.step(state)
     return _normalized(call, mean, gain, bias, power, out), after
 

@@ -241,6 +241,8 @@ class Quantiles:
 
         Raises
         ------
+        TypeError, ValueError
+            If `arrays` is no mapping, or lacks an array.
         ImportError
             If there are sketches, and datasketches is not installed.
 
@@ -251,6 +253,14 @@ class Quantiles:
         >>> numnorm.Quantiles.from_arrays(saved).median()
         array([2.5])
         """
+        if not isinstance(arrays, Mapping):
+            raise TypeError(f"arrays must be a mapping, got {type(arrays).__name__}")
+        wanted = {"count", "missing"} | (
+            {"values"} if "values" in arrays else {"sketches", "lengths"}
+        )
+        if wanted - set(arrays):
+            lacking = ", ".join(sorted(wanted - set(arrays)))
+            raise ValueError(f"arrays must be those of to_arrays, got none of the name {lacking}")
         count = np.asarray(arrays["count"])
         given = count.shape, count.reshape(-1), np.asarray(arrays["missing"]).reshape(-1)
         error, keep = None, KEEP

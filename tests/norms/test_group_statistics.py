@@ -334,3 +334,23 @@ def test_global_frames_of_a_window(frames):
     even = left % 2 == 0
     np.testing.assert_allclose(y[even], (centered / deviation)[even], atol=1e-12)
     assert abs(y - centered / deviation).max() < 3 / (frames + 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ([1], TypeError, "moments must be a mapping of labels, got list"),
+        ({"a": 3}, TypeError, "moments must be Moments, got an object of type int"),
+        ({None: 3}, ValueError, "moments must have no missing label, got None"),
+        ({np.nan: 3}, ValueError, "moments must have no missing label, got nan"),
+        ({("a", 1): 3}, TypeError, r"moments must have labels that are no tuples, got \('a', 1\)"),
+    ],
+)
+def test_what_is_no_mapping_of_labels_to_moments(given, error, text):
+    with pytest.raises(error, match=f"^{text}$"):
+        numnorm.GroupMoments.from_moments(given)
+
+
+def test_labels_without_training_need_statistics():
+    with pytest.raises(ValueError, match=r"^statistics must be given with labels if training is"):
+        numnorm.batch_norm(np.ones((2, 1)), labels=["a", "b"], training=False)

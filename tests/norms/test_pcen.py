@@ -388,3 +388,9 @@ def test_jax(kind, wide):
             jax.jit(in_jax.pcen)(x, np.ones(3))
     finally:
         jax.config.update("jax_enable_x64", before)
+
+
+def test_a_state_of_steps_with_times_is_refused():
+    _, state = numnorm.exponential_norm_step([1.0, 2.0], halflife=1.0, times=[0.0, 1.0])
+    with pytest.raises(ValueError, match=r"^state must be of steps without times, got one of"):
+        numnorm.pcen_step([1.0, 2.0], state=state)

@@ -413,3 +413,13 @@ def test_an_error_that_no_sketch_has(error):
     pytest.importorskip("datasketches")
     with pytest.raises(ValueError, match=r"^error must be at least .*None is exact"):
         numnorm.quantiles(draw(), error=error)
+
+
+def test_arrays_that_are_not_those_of_quantiles():
+    arrays = numnorm.quantiles([[1.0], [4.0]]).to_arrays()
+    with pytest.raises(TypeError, match=r"^arrays must be a mapping, got int$"):
+        numnorm.Quantiles.from_arrays(3)
+    for name in ("count", "missing"):
+        text = f"^arrays must be those of to_arrays, got none of the name {name}$"
+        with pytest.raises(ValueError, match=text):
+            numnorm.Quantiles.from_arrays({k: v for k, v in arrays.items() if k != name})
