@@ -41,7 +41,8 @@ class KnownCalls:
             if array is None:
                 signatures.append(None)
                 continue
-            signature = x.lib.signature(array) if library_of(type(array)) is x.lib else None
+            own = library_of(type(array))  # type: ignore[arg-type]  # types are hashable
+            signature = x.lib.signature(array) if own is x.lib else None
             if signature is None:
                 return None, None
             signatures.append(signature)
