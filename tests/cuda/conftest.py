@@ -15,12 +15,39 @@ def nothing_on_the_device():
     simulated_target.forget()
 
 
+@pytest.fixture(autouse=True)
+def nothing_known():
+    """Forget the plans of earlier calls, as a test may change what plans are made of."""
+    from numnorm.backends.cuda.rows import backward, forward
+
+    for module in (forward, backward):
+        module._KNOWN.clear()
+
+
 @pytest.fixture(params=simulated_target.ORDERS)
 def order(request):
     """In which order the threads run between two barriers."""
     simulated_target.ORDER = request.param
     yield request.param
     simulated_target.ORDER = simulated_target.ORDERS[0]
+
+
+@pytest.fixture
+def few_registers(monkeypatch):
+    """Rows of any width are read in a loop, by blocks of few threads."""
+    from numnorm.backends.cuda.rows import forward as rows
+    from numnorm.backends.cuda.rows.backward import gradient_plan
+    from numnorm.backends.cuda.threads import row_shape as launch
+
+    monkeypatch.setattr(launch, "_TEAMS", ())
+    monkeypatch.setattr(launch, "_LOOP", 32)
+    for name, value in (("_TEAMS", ()), ("_LOOP", 32), ("_STRIP", 32)):
+        monkeypatch.setattr(launch, f"_BACKWARD{name}", value)
+    for plan in (gradient_plan, rows._forward_plan):
+        plan.cache_clear()
+    yield
+    for plan in (gradient_plan, rows._forward_plan):
+        plan.cache_clear()
 
 
 @pytest.fixture

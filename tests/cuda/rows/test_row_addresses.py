@@ -5,9 +5,6 @@ import numpy as np
 import pytest
 
 import numnorm
-from numnorm.backends.cuda.rows import forward as rows
-from numnorm.backends.cuda.rows.backward import gradient_plan
-from numnorm.backends.cuda.threads import row_shape as launch
 
 DTYPES = {
     "float16": np.float16,
@@ -20,20 +17,6 @@ OFFSETS = (0, 1, 2, 3)
 # Whole and ragged in every dtype; of few threads and of a warp, of one piece and of several.
 WIDTHS = (7, 45, 48, 141)
 WIDE = (264, 269)  # a block of few threads reads these in a loop, in more than one turn
-
-
-@pytest.fixture
-def few_registers(monkeypatch):
-    """Rows of any width are read in a loop, by blocks of few threads."""
-    monkeypatch.setattr(launch, "_TEAMS", ())
-    monkeypatch.setattr(launch, "_LOOP", 32)
-    for name, value in (("_TEAMS", ()), ("_LOOP", 32), ("_STRIP", 32)):
-        monkeypatch.setattr(launch, f"_BACKWARD{name}", value)
-    for plan in (gradient_plan, rows._forward_plan):
-        plan.cache_clear()
-    yield
-    for plan in (gradient_plan, rows._forward_plan):
-        plan.cache_clear()
 
 
 def draw(dtype, *shape, seed=0):

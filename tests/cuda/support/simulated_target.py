@@ -370,6 +370,16 @@ class Kernel:
     def launch(self, blocks, stream, *arguments):
         run(self.function, self._converted(arguments), blocks, self.threads)
 
+    def launch_numbers(self, blocks, stream, numbers):
+        each = iter(numbers)
+        arguments = [_grouped(kind, each) for kind in self.parameters]
+        if list(each):
+            raise SimulationError("more numbers than parameters")
+        self.launch(blocks, stream, *arguments)
+
+    def numbers(self, arguments):
+        return list(_numbers_in(self._converted(arguments)))
+
     def launch_cooperative(self, blocks, stream, memory, *arguments):
         if not self.grid_barriers or blocks > self.most_cooperative(memory):
             raise SimulationError(f"{blocks} blocks cannot run at the same time")
@@ -383,6 +393,21 @@ class Kernel:
             raise SimulationError("another number of arguments than of parameters")
         pairs = zip(self.parameters, arguments, strict=True)
         return [_converted(kind, value) for kind, value in pairs]
+
+
+def _numbers_in(arguments):
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            yield from _numbers_in(argument)
+        else:
+            yield argument
+
+
+def _grouped(kind, numbers):
+    if isinstance(kind, str):
+        return next(numbers)
+    group, kinds = kind
+    return group(*(_grouped(k, numbers) for k in kinds))
 
 
 def _converted(kind, value):

@@ -32,6 +32,8 @@ class DeviceArray:
         The shape.
     device : int
         The number of the device.
+    signature : Any
+        What the checks saw of the array; None if they must be repeated for another such array.
     """
 
     name: str
@@ -40,6 +42,7 @@ class DeviceArray:
     element: ElementType
     shape: Shape
     device: int
+    signature: Any = dataclasses.field(default=None, kw_only=True)
 
     @property
     def dtype(self) -> ElementType:
@@ -53,13 +56,27 @@ def as_float_array(name: str, value: Any) -> DeviceArray:
     if library is None:
         supported = ", ".join(["numpy.ndarray", *(library.label for library in LIBRARIES)])
         raise TypeError(f"{name} must be one of {supported}, got {_kind(value)}")
+    signature = library.signature(value)
+    known = _CHECKED.get((library.package, signature))
+    if known is not None:
+        return DeviceArray(name, value, library, *known, signature=signature)
     library.check(name, value)
     dtype = library.dtype_name(value)
     element = ELEMENT_TYPES.get(dtype)
     if element is None:
         floats = f"{', '.join(FLOATS[:-1])} or {FLOATS[-1]}"
         raise TypeError(f"{name} must be converted to {floats} on the device, got {dtype}")
-    return DeviceArray(name, value, library, element, library.shape(value), library.device(value))
+    facts = element, library.shape(value), library.device(value)
+    if signature is not None and library.is_on_device(value):
+        if len(_CHECKED) >= _MOST_CHECKED:
+            _CHECKED.clear()
+        _CHECKED[library.package, signature] = facts
+    return DeviceArray(name, value, library, *facts, signature=signature)
+
+
+# The element type, shape and device of arrays that passed the checks, by library and signature.
+_CHECKED: dict[Any, tuple[ElementType, Shape, int]] = {}
+_MOST_CHECKED = 4096
 
 
 def as_companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:

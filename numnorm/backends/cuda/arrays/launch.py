@@ -49,6 +49,33 @@ def launch(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: 
     _wait_if_hidden(x, stream)
 
 
+class PreparedLaunch:
+    """A launch whose arguments are known but for the addresses of arrays.
+
+    Parameters
+    ----------
+    kernel, blocks, arguments
+        As for `launch`.
+    arrays : tuple
+        As for `launch`, with the numbers -1, -2 and so on in the place of arrays.
+    """
+
+    def __init__(self, kernel: Kernel, blocks: int, arrays: Any, arguments: Any) -> None:
+        self._kernel, self._blocks = kernel, blocks
+        self._numbers = kernel.numbers((*arrays, *arguments))
+        marks = [number for number in self._numbers if type(number) is int and number < 0]
+        self._places = [self._numbers.index(-number) for number in range(1, len(marks) + 1)]
+
+    def run(self, x: DeviceArray, *addresses: int) -> None:
+        """Launch the kernel with these addresses, on the stream of the library of x."""
+        numbers = self._numbers.copy()
+        for place, address in zip(self._places, addresses, strict=True):
+            numbers[place] = address
+        stream = x.lib.stream(x.array)
+        self._kernel.launch_numbers(self._blocks, stream, numbers)
+        _wait_if_hidden(x, stream)
+
+
 def launch_cooperative(
     kernel: Kernel, blocks: int, memory: int, x: DeviceArray, arrays: Any, arguments: Any
 ) -> None:

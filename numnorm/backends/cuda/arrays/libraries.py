@@ -53,6 +53,10 @@ class ArrayLibrary:
     def check(self, name: str, array: Any) -> None:
         """Raise an error unless the memory of an array holds its plain elements."""
 
+    def signature(self, array: Any) -> Any:
+        """Return all that checks see of an array, hashable: not its address. None is unknown."""
+        raise NotImplementedError
+
     def dtype_name(self, array: Any) -> str:
         """Return the name of an array's dtype."""
         return str(array.dtype.name)
@@ -139,6 +143,9 @@ class ArrayLibrary:
 class _CuPy(ArrayLibrary):
     package, type_name = "cupy", "ndarray"
 
+    def signature(self, array: Any) -> Any:
+        return array.dtype, array.shape, array.flags.c_contiguous, array.device.id
+
     def device(self, array: Any) -> int:
         return int(array.device.id)
 
@@ -193,6 +200,14 @@ class _Torch(ArrayLibrary):
                 f"{name} must not require a gradient, which would not flow: "
                 "call its detach(), or use torch.no_grad()"
             )
+
+    def signature(self, array: Any) -> Any:
+        torch = self.module
+        if array.layout is not torch.strided:
+            return None
+        tracked = array.requires_grad and torch.is_grad_enabled()
+        own = array.is_contiguous(), array.get_device(), array.is_neg(), tracked
+        return array.dtype, array.shape, own
 
     def dtype_name(self, array: Any) -> str:
         return str(array.dtype).removeprefix("torch.")
@@ -259,6 +274,10 @@ class _Numba(ArrayLibrary):
     @property
     def _cuda(self) -> Any:
         return sys.modules["numba.cuda"]
+
+    def signature(self, array: Any) -> Any:
+        own = array.strides, self.device(array), self.stream(array)
+        return array.dtype, array.shape, own
 
     def device(self, array: Any) -> int:
         return int(array.gpu_data.context.device.id)
@@ -351,6 +370,10 @@ class _Jax(ArrayLibrary):
         count = len(array.devices())
         if count != 1:
             raise ValueError(f"{name} must lie on one device, got an array on {count} of them")
+
+    def signature(self, array: Any) -> Any:
+        x64 = self.module.config.jax_enable_x64  # the dtype of statistics
+        return array.dtype, array.shape, frozenset(array.devices()), x64
 
     def device(self, array: Any) -> int:
         return int(array.__dlpack_device__()[1])

@@ -162,7 +162,18 @@ class Kernel:
 
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
         """Launch blocks on a stream of the current device, given by its handle."""
-        self._launch(self._configured(blocks), stream, arguments)
+        self.launch_numbers(blocks, stream, self.numbers(arguments))
+
+    def launch_numbers(self, blocks: int, stream: int, numbers: list[Any]) -> None:
+        """Do the same with what `numbers` makes of the arguments."""
+        kernel = self._on(_current_device())
+        launch(_stream(stream), self._configured(blocks), kernel, *numbers)
+
+    def numbers(self, arguments: tuple[Any, ...]) -> list[Any]:
+        """Return all numbers of the arguments, in order, as a launch takes them."""
+        values: list[Any] = []
+        _flatten(arguments, values)
+        return [of(value) for of, value in zip(self._converters, values, strict=True)]
 
     def launch_cooperative(self, blocks: int, stream: int, memory: int, *arguments: Any) -> None:
         """Launch blocks that wait for each other at `grid_barrier`.
@@ -172,7 +183,8 @@ class Kernel:
         """
         configuration = self._configured(blocks, memory, cooperative=True)
         try:
-            self._launch(configuration, stream, arguments)
+            kernel = self._on(_current_device())
+            launch(_stream(stream), configuration, kernel, *self.numbers(arguments))
         except Exception as error:
             if _REFUSED in str(error):
                 raise CooperativeLaunchRefused(str(error)) from error
@@ -194,13 +206,6 @@ class Kernel:
         )
         of_one = kernel.occupancy.max_active_blocks_per_multiprocessor(self.threads, memory)
         return int(of_one) * limits.multiprocessors
-
-    def _launch(self, configuration: LaunchConfig, stream: int, arguments: tuple[Any, ...]) -> None:
-        kernel = self._on(_current_device())
-        values: list[Any] = []
-        _flatten(arguments, values)
-        numbers = [of(value) for of, value in zip(self._converters, values, strict=True)]
-        launch(_stream(stream), configuration, kernel, *numbers)
 
     def _on(self, device: int) -> Any:
         """Return the kernel, loaded for a device."""

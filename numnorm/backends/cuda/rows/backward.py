@@ -1,6 +1,7 @@
 """The gradients of the row norms on device arrays: checks, plan and launches."""
 
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.gains import parameters_of_rows
@@ -14,10 +15,13 @@ from numnorm.backends.cuda.arrays.device_array import (
     result,
 )
 from numnorm.backends.cuda.arrays.gather_rows import in_wider_dtype
-from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.arrays.known_calls import Extent, KnownCalls, clashes
+from numnorm.backends.cuda.arrays.launch import PreparedLaunch, launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
+from numnorm.backends.cuda.compiler.vector_access import BYTES
 from numnorm.backends.cuda.rows.arguments import (
+    Parameter,
     PartialSums,
     RowParameters,
     RowScaling,
@@ -31,7 +35,7 @@ from numnorm.backends.cuda.rows.backward_loop_kernel import (
     make_row_backward_columns,
     make_row_backward_loop,
 )
-from numnorm.backends.cuda.rows.forward import all_aligned, weight_of
+from numnorm.backends.cuda.rows.forward import all_aligned, extent_of, weight_of
 from numnorm.backends.cuda.rows.parameter_sums import (
     COLUMNS,
     ROWS_BETWEEN_FLUSHES,
@@ -160,13 +164,18 @@ def row_backward(
     out: Any,
 ) -> tuple[Any, ...]:
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
+    options = norm, layout, scaling
+    key, known = _KNOWN.find(x, options, detached, (dy, mean, rstd, gamma, beta, out))
+    found = None if known is None else known.run(x, dy, mean, rstd, gamma, beta, out)
+    if found is not None:
+        return found
     with on_device_of(x):
         grad = as_parameter(norm.names.dy, dy, x.shape, "the shape of the input", x)
         others = mean, rstd, gamma, beta, layout, scaling, detached, x.element
         if grad.element == x.element:
-            return _row_backward(norm, grad, x, *others, out)
+            return _row_backward(norm, grad, x, *others, out, key)
         return in_wider_dtype(
-            grad, x, out, lambda dy, x, out: _row_backward(norm, dy, x, *others, out)
+            grad, x, out, lambda dy, x, out: _row_backward(norm, dy, x, *others, out, None)
         )
 
 
@@ -183,8 +192,12 @@ def _row_backward(
     detached: Detached,
     element: ElementType,
     out: Any,
+    key: Any,
 ) -> tuple[Any, ...]:
-    """Return the same for a dy of the dtype of x; without gamma its gradient is an `element`."""
+    """Return the same for a dy of the dtype of x; without gamma its gradient is an `element`.
+
+    `key` is that of `KnownCalls`, None for a call that is not to be kept.
+    """
     of_mean, of_rstd = saved_statistics(norm, mean, rstd, layout, x)
     try:
         scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
@@ -205,12 +218,11 @@ def _row_backward(
     if not layout.rows * layout.width:
         return result(output, x, layout.order), *_no_gradients(norm, layout, x, gradient)
     aligned = all_aligned(x, layout, (grads, source, output.target), scale, shift)
-    plan = gradient_plan(
-        norm, x.element, of_rstd.element, weights, gradient, layout, scaling, detached, aligned
-    )
-    partials = _partial_sums(norm, plan, x)
+    given = norm, x.element, of_rstd.element, weights, gradient, layout, scaling, detached
+    plan = gradient_plan(*given, aligned)
     statistics = SavedStatistics(of_mean.array, of_rstd.array)
     parameters = RowParameters(scale.parameter, shift.parameter)
+    partials = _partial_sums(norm, plan, x)
     results, numbers = (output.target, partials), (plan.sizes, plan.parts)
     if plan.coefficients is None:
         arrays: Any = grads, source, statistics, parameters, *results
@@ -223,7 +235,111 @@ def _row_backward(
         arrays = grads, source, parameters, coefficients, *results
         launch(plan.kernel, plan.blocks, x, arrays, numbers)
     gradients = summed_gradients(norm, plan.finish, plan.table, layout, x, gradient, partials.sums)
+    as_given = (
+        grads is grad.array and source is x.array and of_rstd.array is rstd
+        and (of_mean.array is mean or not norm.formula.centred)
+        and scale.array is gamma and shift.array is beta
+    )  # fmt: skip
+    if key is not None and as_given and output.destination is None and norm.parameters:
+        _KNOWN.keep(key, (norm, layout, scaling), _KnownBackward(*given))
     return result(output, x, layout.order), *gradients
+
+
+_KNOWN = KnownCalls()
+
+
+class _KnownBackward:
+    """A call that copies no array: all that does not follow from addresses."""
+
+    def __init__(
+        self,
+        norm: Norm,
+        element: ElementType,
+        saved: ElementType,
+        weights: Weights,
+        gradient: ElementType,
+        layout: RowLayout,
+        scaling: Scaling,
+        detached: Detached,
+    ) -> None:
+        self._given = norm, element, saved, weights, gradient, layout, scaling, detached
+        self._launches: dict[bool, tuple[GradientPlan, tuple[PreparedLaunch, ...]]] = {}
+        self._norm, self._layout, self._gradient = norm, layout, gradient
+        kinds = weights.gamma, weights.beta
+        whole = Extent(element, layout.rows * layout.width * element.itemsize)
+        statistic = Extent(saved, layout.rows * saved.itemsize)
+        of_weights = (extent_of(kind, layout) for kind in kinds)
+        self._inputs = whole, whole, statistic, statistic, *of_weights
+        self._vectors = [kind == element and not layout.shared for kind in kinds]
+
+    def run(
+        self, x: DeviceArray, dy: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, out: Any
+    ) -> tuple[Any, ...] | None:
+        """Return what `row_backward` does; None if `out` overlaps an input."""
+        library = x.lib
+        with on_device_of(x):
+            dx = library.empty(x.array, x.shape, x.element.name) if out is None else out
+            if not self._norm.formula.centred:
+                mean = rstd
+            inputs = [
+                0 if array is None else library.address(array)
+                for array in (dy, x.array, mean, rstd, gamma, beta)
+            ]
+            target = library.address(dx)
+            if out is not None:
+                pairs = zip(inputs, self._inputs, strict=True)
+                if any(clashes(target, self._inputs[0], *pair) for pair in pairs):
+                    return None
+            read = itertools.compress(inputs[-2:], self._vectors)
+            aligned = not any(a % BYTES for a in (*inputs[:2], target, *read))
+            plan, launches = self._launches_if(aligned)
+            gradients = self._run(x, plan, launches, [*inputs, target])
+        return dx, *gradients
+
+    def _run(
+        self, x: DeviceArray, plan: GradientPlan, launches: Any, addresses: list[int]
+    ) -> tuple[Any, Any]:
+        """Launch the kernels and return the gradients of the parameters."""
+        first, *others, last = launches
+        partials = _partial_sums(self._norm, plan, x)
+        sums = [0 if array is None else x.lib.address(array) for array in partials]
+        if others:
+            shape = self._layout.rows, COEFFICIENTS
+            coefficients = x.lib.empty(x.array, shape, x.element.compute_name)
+            table = x.lib.address(coefficients)
+            first.run(x, *addresses[:6], table)
+            dy, source, _, _, *of_weights, target = addresses
+            others[0].run(x, dy, source, *of_weights, table, target, *sums)
+        else:
+            first.run(x, *addresses, *sums)
+        results = new_gradients(self._norm, self._layout, x, self._gradient)
+        made = [0 if array is None else x.lib.address(array) for array in results]
+        last.run(x, sums[0], *made)
+        return results
+
+    def _launches_if(self, aligned: bool) -> tuple[GradientPlan, tuple[PreparedLaunch, ...]]:
+        """Return the plan and its launches with addresses that are `aligned`, or not."""
+        found = self._launches.get(aligned)
+        if found is not None:
+            return found
+        plan, rows = gradient_plan(*self._given, aligned), self._layout.rows
+        numbers = plan.sizes, plan.parts
+        parameters = RowParameters(Parameter(-5, 1.0), Parameter(-6, 0.0))
+        read = -1, -2, SavedStatistics(-3, -4), parameters
+        blocks = self._norm.parameters * -(-plan.table[1] // COLUMNS)
+        finish = PreparedLaunch(plan.finish, blocks, (-1, -2, -3), plan.table)
+        if plan.coefficients is None:
+            arrays: Any = *read, -7, PartialSums(-8, -9)
+            whole = PreparedLaunch(plan.kernel, plan.blocks, arrays, (*numbers, plan.scaling))
+            launches: tuple[PreparedLaunch, ...] = whole, finish
+        else:
+            sizes = plan.sizes, plan.scaling
+            first = PreparedLaunch(plan.coefficients, rows, (*read, -7), sizes)
+            parameters = RowParameters(Parameter(-3, 1.0), Parameter(-4, 0.0))
+            arrays = -1, -2, parameters, -5, -6, PartialSums(-7, -8)
+            launches = first, PreparedLaunch(plan.kernel, plan.blocks, arrays, numbers), finish
+        self._launches[aligned] = plan, launches
+        return plan, launches
 
 
 def broadcast_backward(
@@ -301,12 +417,19 @@ def summed_gradients(
     """
     if not norm.parameters:
         return None, None
-    name = gradient.name
-    dgamma = x.lib.empty(x.array, layout.parameter_shape, name)
-    dbeta = x.lib.empty(x.array, layout.parameter_shape, name) if norm.parameters > 1 else None
+    gradients = new_gradients(norm, layout, x, gradient)
     blocks = norm.parameters * -(-table[1] // COLUMNS)
-    launch(finish, blocks, x, (sums, dgamma, dbeta), table)
-    return dgamma, dbeta
+    launch(finish, blocks, x, (sums, *gradients), table)
+    return gradients
+
+
+def new_gradients(
+    norm: Norm, layout: RowLayout, x: DeviceArray, gradient: ElementType
+) -> tuple[Any, Any]:
+    """Return new arrays for dgamma and dbeta; None for a parameter that the norm lacks."""
+    like, shape, name = x.array, layout.parameter_shape, gradient.name
+    dgamma = x.lib.empty(like, shape, name)
+    return dgamma, x.lib.empty(like, shape, name) if norm.parameters > 1 else None
 
 
 def _no_gradients(
