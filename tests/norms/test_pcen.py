@@ -393,4 +393,4 @@ def test_jax(kind, wide):
 def test_a_state_of_steps_with_times_is_refused():
     _, state = numnorm.exponential_norm_step([1.0, 2.0], halflife=1.0, times=[0.0, 1.0])
     with pytest.raises(ValueError, match=r"^state must be of steps without times, got one of"):
-        numnorm.pcen_step([1.0, 2.0], state=state)
+        numnorm.pcen_step([1.0, 2.0], 0.5, state)
