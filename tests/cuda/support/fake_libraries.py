@@ -174,7 +174,7 @@ def torch():
 
         shape = property(lambda self: Size(self.host.shape))
         is_cuda = property(lambda self: self.device != "cpu")
-        _number = property(lambda self: int(self.device.removeprefix("cuda:")))
+        _number = property(lambda self: int(self.device[5:]) if self.is_cuda else -1)
 
         def __dlpack_device__(self):
             return (2, self._number) if self.is_cuda else (1, 0)
