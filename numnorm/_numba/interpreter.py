@@ -174,7 +174,7 @@ def _kind_of_step(spec: NormSpec, function: Callable[..., Any], kinds: dict[str,
     ndim = kinds["x"].ndim
     statistic, values = array_kind(_FLOAT64, ndim - 1), array_kind(real_of("x", kinds["x"]), ndim)
     members = {
-        MovingState: (types.int64, values, types.none, types.none, types.none),
+        MovingState: (types.int64, values, *(types.none,) * 4),
         ExponentialState: (types.float64, statistic, statistic, statistic, types.none),
     }
     if group not in members:
