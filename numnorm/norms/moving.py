@@ -145,7 +145,7 @@ def moving_norm(
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
     options = window, center, min_window, subtract_mean, with_std, eps
-    backend, x, layout, windows = _resolved(x, axis, options, times, closed)
+    backend, x, layout, windows, _ = _resolved(x, axis, options, times, closed)
     return backend.moving_forward(x, layout, windows, out, False)[0]
 
 
@@ -195,7 +195,7 @@ def moving_norm_forward(
     if where is not None or nan_policy != "propagate" or fill is not None:
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, fill)
     options = window, center, min_window, subtract_mean, with_std, eps
-    backend, x, layout, windows = _resolved(x, axis, options, times, closed)
+    backend, x, layout, windows, _ = _resolved(x, axis, options, times, closed)
     return Normalized(*backend.moving_forward(x, layout, windows, out, True))
 
 
@@ -265,7 +265,7 @@ def moving_norm_backward(
     if where is not None or nan_policy != "propagate":
         x = weighted_input(of_steps, x, axis, where, None, nan_policy, None)
     options = window, center, min_window, subtract_mean, with_std, 0.0
-    backend, x, layout, windows = _resolved(x, axis, options, times, closed)
+    backend, x, layout, windows, _ = _resolved(x, axis, options, times, closed)
     return backend.moving_backward(dy, x, mean, rstd, layout, windows, out)
 
 
@@ -336,15 +336,14 @@ def moving_norm_step(
         raise ValueError("times must be given for all chunks of a stream, or for none")
     options = window, False, 1, subtract_mean, with_std, eps
     before = None if state is None else _times_of(state)
-    backend, x, layout, windows = _resolved(x, axis, options, times, closed, before)
+    backend, x, layout, windows, joined = _resolved(x, axis, options, times, closed, before)
+    if times is None:
+        return backend.moving_step(x, state, layout, windows, out)
+    own = checked_duration("window", window, joined), closed
+    if state is not None and state.window not in (None, own):
+        raise ValueError(f"window and closed must stay {state.window} in a stream, got {own}")
     y, after = backend.moving_step(x, state, layout, windows, out)
-    if times is not None:
-        joined = joined_times(times, layout.steps, before)
-        own = checked_duration("window", window, joined), closed
-        if state is not None and state.window not in (None, own):
-            raise ValueError(f"window and closed must be those of the state, {state.window}")
-        after = after._replace(times=joined[windows.bounds.later :].copy(), window=own)
-    return y, after
+    return y, after._replace(times=joined[windows.bounds.later :].copy(), window=own)
 
 
 def _times_of(state: MovingState) -> Any:
@@ -354,21 +353,21 @@ def _times_of(state: MovingState) -> Any:
     times = as_plain_array("state.times", state.times)
     if times.ndim != 1 or times.dtype.kind not in "ifmM":
         got = f"shape {times.shape} and dtype {times.dtype.name}"
-        raise ValueError(f"state.times must be those of its values, got {got}")
+        raise ValueError(f"state.times must have one time for each value, got {got}")
     return times
 
 
 def _resolved(
     x: Any, axis: Any, options: tuple[Any, ...], times: Any, closed: Any, before: Any = None
-) -> tuple[MovingBackend, Any, MovingLayout, Windows]:
-    """Return the backend of x, x in a float dtype, its sequences and the windows.
+) -> tuple[MovingBackend, Any, MovingLayout, Windows, Any]:
+    """Return the backend of x, x in a float dtype, its sequences, the windows, and all times.
 
-    `before` are the times of the steps of a state.
+    `before` are the times of the steps of a state, which come first; without times both are None.
     """
     if times is None:
         if closed != "right":
             raise ValueError("closed must be 'right' without times")
-        return resolve_moving(x, axis, _windows, options)
+        return *resolve_moving(x, axis, _windows, options), None
     window, center, min_window, *others = options
     if min_window != 1:
         raise ValueError(f"min_window must be 1 with times, got {brief(min_window)}")
@@ -377,7 +376,7 @@ def _resolved(
     bounds = window_bounds(joined, window, closed, center=check_flag("center", center))
     # A window of one step passes the checks, and has no meaning.
     windows = dataclasses.replace(_windows(1, False, 1, *others), bounds=bounds)
-    return backend, x, layout, windows
+    return backend, x, layout, windows, joined
 
 
 def _windows(

@@ -260,7 +260,7 @@ class Quantiles:
         )
         if wanted - set(arrays):
             lacking = ", ".join(sorted(wanted - set(arrays)))
-            raise ValueError(f"arrays must be those of to_arrays, got none of the name {lacking}")
+            raise ValueError(f"arrays must be all that to_arrays returned, got no {lacking}")
         count = np.asarray(arrays["count"])
         given = count.shape, count.reshape(-1), np.asarray(arrays["missing"]).reshape(-1)
         error, keep = None, KEEP

@@ -76,9 +76,9 @@ def _check_follows(times: Any, before: Any) -> None:
     """Raise unless times have the kind of a time before them, and do not come before it."""
     kinds = [array.dtype.kind.replace("i", "f") for array in (times, before)]
     if kinds[0] != kinds[1]:
-        raise TypeError(f"times must be {before.dtype} as those of the state, got {times.dtype}")
+        raise TypeError(f"times must be {before.dtype} like the state's times, got {times.dtype}")
     if times.size and times[0] < before[0]:
-        raise ValueError(f"times must not be before those of the state, {before[0]}")
+        raise ValueError(f"times must not be before the last time of the state, {before[0]}")
 
 
 def in_one_unit(name: str, duration: Any, times: Any) -> tuple[Any, Any]:

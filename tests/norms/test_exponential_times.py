@@ -186,7 +186,7 @@ def test_chunks_give_the_bytes_of_one_call(adjust, masked):
         found.append(y)
     np.testing.assert_array_equal(np.concatenate(found), expected)
     assert state.time == times[-1]
-    with pytest.raises(ValueError, match="times must not be before those of the state"):
+    with pytest.raises(ValueError, match="times must not be before the last time of the state"):
         numnorm.exponential_norm_step(x, state=state, times=times, **options)
     with pytest.raises(ValueError, match="times must be given for all chunks"):
         numnorm.exponential_norm_step(x, 0.1, state, axis=0)
@@ -268,5 +268,5 @@ def test_wrong_half_lives_and_kinds_of_times():
         numnorm.exponential_norm(x, halflife=np.timedelta64(1, "D"))
     _, state = numnorm.exponential_norm_step(x, halflife=2.0, times=x)
     days = np.datetime64("2026-01-01") + np.arange(3)
-    with pytest.raises(TypeError, match=r"^times must be float64 as those of the state, got date"):
+    with pytest.raises(TypeError, match=r"^times must be float64 like the state's times, got date"):
         numnorm.exponential_norm_step(x, None, state, halflife=np.timedelta64(1, "D"), times=days)

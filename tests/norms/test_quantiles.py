@@ -420,6 +420,6 @@ def test_arrays_that_are_not_those_of_quantiles():
     with pytest.raises(TypeError, match=r"^arrays must be a mapping, got int$"):
         numnorm.Quantiles.from_arrays(3)
     for name in ("count", "missing"):
-        text = f"^arrays must be those of to_arrays, got none of the name {name}$"
+        text = f"^arrays must be all that to_arrays returned, got no {name}$"
         with pytest.raises(ValueError, match=text):
             numnorm.Quantiles.from_arrays({k: v for k, v in arrays.items() if k != name})

@@ -200,15 +200,25 @@ def overlap(library: ArrayLibrary, one: Any, other: Any) -> bool:
     """Return whether arrays share memory; for strided arrays, whether they begin at one address."""
     if not (library.is_contiguous(one) and library.is_contiguous(other)):
         return library.address(one) == library.address(other)
-    (_, start, stop), (_, first, last) = _extent(library, one), _extent(library, other)
-    return start < last and first < stop
+    return _extent(library, one).meets(_extent(library, other))
 
 
-def _extent(library: ArrayLibrary, array: Any) -> tuple[str, int, int]:
-    """Return the dtype of a C-contiguous array and the addresses of its start and end."""
+class Extent(NamedTuple):
+    """The name of the dtype of a C-contiguous array, and the addresses of its start and end."""
+
+    dtype: str
+    start: int
+    stop: int
+
+    def meets(self, other: "Extent") -> bool:
+        """Return whether two arrays share memory."""
+        return self.start < other.stop and other.start < self.stop
+
+
+def _extent(library: ArrayLibrary, array: Any) -> Extent:
     name, start = library.dtype_name(array), library.address(array)
     itemsize = 1 if name == "bool" else ELEMENT_TYPES[name].itemsize
-    return name, start, start + math.prod(library.shape(array)) * itemsize
+    return Extent(name, start, start + math.prod(library.shape(array)) * itemsize)
 
 
 def _kind(value: Any) -> str:

@@ -7,9 +7,9 @@ output overlaps an input.
 
 from typing import Any, NamedTuple
 
-from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.libraries import library_of
-from numnorm.backends.cuda.compiler.element_type import ElementType
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, Extent
+from numnorm.backends.cuda.arrays.libraries import ArrayLibrary, library_of
+from numnorm.backends.cuda.compiler.vector_access import BYTES
 
 _MOST_CALLS = 1024
 
@@ -36,6 +36,8 @@ class KnownCalls:
         arrays : tuple
             The other arrays of the caller; some may be None.
         """
+        if x.signature is None:
+            return None, None
         signatures: list[Any] = [x.lib.package, x.signature]
         for array in arrays:
             if array is None:
@@ -46,8 +48,6 @@ class KnownCalls:
             if signature is None:
                 return None, None
             signatures.append(signature)
-        if x.signature is None:
-            return None, None
         key = (*map(id, options), flags, *signatures)
         _, call = self._calls.get(key, (None, None))
         return key, call
@@ -63,19 +63,50 @@ class KnownCalls:
         self._calls[key] = options, call
 
 
-class Extent(NamedTuple):
-    """The type of the elements of an array without gaps, and its size in bytes."""
+class Input(NamedTuple):
+    """An array of a known call that a kernel reads.
 
-    element: ElementType | None
-    size: int
-
-
-def clashes(target: int, written: Extent, source: int, read: Extent) -> bool:
-    """Return whether a write to memory could change an input before it is read.
-
-    A kernel reads each element before it writes the same one, so that the same memory of the same
-    type does not clash. An input without elements has no address.
+    Attributes
+    ----------
+    dtype : str
+        The name of its dtype.
+    size : int
+        Its bytes; 0 if a number stands for the array.
+    in_vectors : bool
+        Whether the kernel reads vectors, which may be aligned.
     """
-    if target == source and written == read:
-        return False
-    return target < source + read.size and source < target + written.size
+
+    dtype: str
+    size: int
+    in_vectors: bool
+
+
+Inputs = tuple[Input, ...]
+"""The inputs of a known call; the first one is as large as the output, and of its dtype."""
+
+
+def addresses_of(library: ArrayLibrary, *arrays: Any) -> list[int]:
+    """Return the addresses of arrays, 0 for None."""
+    return [0 if array is None else library.address(array) for array in arrays]
+
+
+def changes_an_input(inputs: Inputs, addresses: list[int], target: int) -> bool:
+    """Return whether a write to the output could change an input before it is read.
+
+    A kernel reads each element before it writes the same one, so that the output may be an input.
+    """
+    dtype, size, _ = inputs[0]
+    written = Extent(dtype, target, target + size)
+    for (dtype, size, _), address in zip(inputs, addresses, strict=True):
+        read = Extent(dtype, address, address + size)
+        if read.meets(written) and read != written:
+            return True
+    return False
+
+
+def are_aligned(inputs: Inputs, addresses: list[int], target: int) -> bool:
+    """Return whether all vectors of the inputs and of the output are aligned."""
+    for (_, _, in_vectors), address in zip(inputs, addresses, strict=True):
+        if in_vectors and address % BYTES:
+            return False
+    return target % BYTES == 0

@@ -66,11 +66,14 @@ class PreparedLaunch:
         marks = [number for number in self._numbers if type(number) is int and number < 0]
         self._places = [self._numbers.index(-number) for number in range(1, len(marks) + 1)]
 
-    def run(self, x: DeviceArray, *addresses: int) -> None:
-        """Launch the kernel with these addresses, on the stream of the library of x."""
+    def run(self, x: DeviceArray, *arrays: Any) -> None:
+        """Launch the kernel on the stream of the library of x.
+
+        The arrays are those of -1, -2 and so on, or their addresses; None becomes the address 0.
+        """
         numbers = self._numbers.copy()
-        for place, address in zip(self._places, addresses, strict=True):
-            numbers[place] = address
+        for place, array in zip(self._places, arrays, strict=True):
+            numbers[place] = array if type(array) is int else _address(x.lib, array)
         stream = x.lib.stream(x.array)
         self._kernel.launch_numbers(self._blocks, stream, numbers)
         _wait_if_hidden(x, stream)

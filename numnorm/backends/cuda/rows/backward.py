@@ -1,7 +1,7 @@
 """The gradients of the row norms on device arrays: checks, plan and launches."""
 
 import functools
-import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.gains import parameters_of_rows
@@ -15,15 +15,18 @@ from numnorm.backends.cuda.arrays.device_array import (
     result,
 )
 from numnorm.backends.cuda.arrays.gather_rows import in_wider_dtype
-from numnorm.backends.cuda.arrays.known_calls import Extent, KnownCalls, clashes
-from numnorm.backends.cuda.arrays.launch import PreparedLaunch, launch, on_device_of
+from numnorm.backends.cuda.arrays.known_calls import (
+    Input,
+    Inputs,
+    KnownCalls,
+    addresses_of,
+    are_aligned,
+    changes_an_input,
+)
+from numnorm.backends.cuda.arrays.launch import PreparedLaunch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64, ElementType
-from numnorm.backends.cuda.compiler.target import Kernel
-from numnorm.backends.cuda.compiler.vector_access import BYTES
 from numnorm.backends.cuda.rows.arguments import (
-    Parameter,
     PartialSums,
-    RowParameters,
     RowScaling,
     RowSizes,
     SavedStatistics,
@@ -35,7 +38,13 @@ from numnorm.backends.cuda.rows.backward_loop_kernel import (
     make_row_backward_columns,
     make_row_backward_loop,
 )
-from numnorm.backends.cuda.rows.forward import all_aligned, extent_of, weight_of
+from numnorm.backends.cuda.rows.forward import (
+    all_aligned,
+    row_parameters,
+    weight_inputs,
+    weight_of,
+    whole_input,
+)
 from numnorm.backends.cuda.rows.parameter_sums import (
     COLUMNS,
     ROWS_BETWEEN_FLUSHES,
@@ -57,32 +66,27 @@ from numnorm.layouts import RowLayout
 
 
 class GradientPlan(NamedTuple):
-    """The kernels and their launches, which depend on norm, elements and layout alone.
+    """The launches, which depend on norm, elements and layout alone.
 
     Attributes
     ----------
-    coefficients : Kernel or None
-        For wide rows whose columns have parameters: the kernel that stores the coefficients of
-        each row. It is launched first.
-    kernel, finish : Kernel
-        The kernel that stores dx and partial sums, and the kernel that adds up these sums.
-    blocks : int
-        The number of blocks of `kernel`.
-    sizes, parts, scaling
-        Arguments of the kernels.
+    coefficients : PreparedLaunch or None
+        For wide rows whose columns have parameters: the launch that stores the coefficients of
+        each row, before the others. It takes dy, x, mean, rstd, gamma, beta and the coefficients.
+    kernel : PreparedLaunch
+        The launch that stores dx and partial sums. It takes dy, x, mean, rstd, gamma and beta, or
+        dy, x, gamma, beta and the coefficients; then dx, the sums, and what rounding has lost.
+    finish : PreparedLaunch
+        The launch that adds up these sums.
     table : tuple of int
         The shape of the partial sums of each parameter.
     long : bool
         Whether a part has more rows than `ROWS_BETWEEN_FLUSHES` for each team.
     """
 
-    coefficients: Kernel | None
-    kernel: Kernel
-    finish: Kernel
-    blocks: int
-    sizes: RowSizes
-    parts: int
-    scaling: RowScaling
+    coefficients: PreparedLaunch | None
+    kernel: PreparedLaunch
+    finish: PreparedLaunch
     table: tuple[int, int]
     long: bool
 
@@ -101,6 +105,7 @@ def gradient_plan(
     element: ElementType,
     saved: ElementType,
     weights: Weights,
+    missing: tuple[float, float],
     gradient: ElementType,
     layout: RowLayout,
     scaling: Scaling,
@@ -109,7 +114,8 @@ def gradient_plan(
 ) -> GradientPlan:
     """Return the plan for elements of this type, `aligned` if all arrays begin at 16 bytes.
 
-    The gradients of the parameters have the type `gradient`.
+    The gradients of the parameters have the type `gradient`. The `missing` numbers stand for a
+    gamma and a beta that are no arrays.
     """
     formula, parameters = norm.formula, norm.parameters
     shape = backward_shape(layout.width, element, aligned=aligned)
@@ -134,17 +140,37 @@ def gradient_plan(
         table = layout.rows * layout.width // layout.segment // channels, channels
     else:
         table = parts // channels, channels * layout.width
+    sizes = RowSizes(layout.rows, layout.width, layout.segment, channels)
+    row_scaling = RowScaling(inv_count, inv_divisor, scaling.eps_on_deviation)
+    read = -1, -2, SavedStatistics(-3, -4), row_parameters(-5, missing)
+    numbers: tuple[Any, ...] = sizes, parts
+    first = None
+    if coefficients is None:
+        arrays: Any = *read, -7, PartialSums(-8, -9)
+        numbers = *numbers, row_scaling
+    else:
+        first = PreparedLaunch(coefficients, layout.rows, (*read, -7), (sizes, row_scaling))
+        arrays = -1, -2, row_parameters(-3, missing), -5, -6, PartialSums(-7, -8)
     return GradientPlan(
-        coefficients,
-        kernel,
-        _finish(element, gradient),
-        parts * strips,
-        RowSizes(layout.rows, layout.width, layout.segment, channels),
-        parts,
-        RowScaling(inv_count, inv_divisor, scaling.eps_on_deviation),
+        first,
+        PreparedLaunch(kernel, parts * strips, arrays, numbers),
+        finish_of(parameters, element, gradient, table),
         table,
         layout.rows > ROWS_BETWEEN_FLUSHES * shape.teams * parts and not by_segment,
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def finish_of(
+    parameters: int, element: ElementType, gradient: ElementType, table: tuple[int, int]
+) -> PreparedLaunch:
+    """Return the launch that adds up partial sums: it takes the sums, dgamma and dbeta.
+
+    The sums have the compute type of `element`, and the gradients the type `gradient`; `table` is
+    the shape of the sums of each parameter.
+    """
+    blocks = parameters * -(-table[1] // COLUMNS)
+    return PreparedLaunch(_finish(element, gradient), blocks, (-1, -2, -3), table)
 
 
 # Checks and launches
@@ -218,59 +244,62 @@ def _row_backward(
     if not layout.rows * layout.width:
         return result(output, x, layout.order), *_no_gradients(norm, layout, x, gradient)
     aligned = all_aligned(x, layout, (grads, source, output.target), scale, shift)
-    given = norm, x.element, of_rstd.element, weights, gradient, layout, scaling, detached
-    plan = gradient_plan(*given, aligned)
-    statistics = SavedStatistics(of_mean.array, of_rstd.array)
-    parameters = RowParameters(scale.parameter, shift.parameter)
-    partials = _partial_sums(norm, plan, x)
-    results, numbers = (output.target, partials), (plan.sizes, plan.parts)
-    if plan.coefficients is None:
-        arrays: Any = grads, source, statistics, parameters, *results
-        launch(plan.kernel, plan.blocks, x, arrays, (*numbers, plan.scaling))
-    else:
-        shape = layout.rows, COEFFICIENTS
-        coefficients = x.lib.empty(x.array, shape, x.element.compute_name)
-        arrays = grads, source, statistics, parameters, coefficients
-        launch(plan.coefficients, layout.rows, x, arrays, (plan.sizes, plan.scaling))
-        arrays = grads, source, parameters, coefficients, *results
-        launch(plan.kernel, plan.blocks, x, arrays, numbers)
-    gradients = summed_gradients(norm, plan.finish, plan.table, layout, x, gradient, partials.sums)
+    missing = scale.number, shift.number
+    given = norm, x.element, of_rstd.element, weights, missing, gradient, layout, scaling, detached
+    plan_if = functools.partial(gradient_plan, *given)
+    read = grads, source, of_mean.array, of_rstd.array, scale.array, shift.array
+    gradients = _launched(norm, plan_if(aligned), x, layout, gradient, read, output.target)
     as_given = (
         grads is grad.array and source is x.array and of_rstd.array is rstd
         and (of_mean.array is mean or not norm.formula.centred)
         and scale.array is gamma and shift.array is beta
     )  # fmt: skip
-    if key is not None and as_given and output.destination is None and norm.parameters:
-        _KNOWN.keep(key, (norm, layout, scaling), _KnownBackward(*given))
+    if key is not None and as_given and output.destination is None:
+        kind = of_rstd.element
+        statistic = Input(kind.name, layout.rows * kind.itemsize, False)
+        whole = whole_input(x.element, layout)
+        of_weights = weight_inputs(x.element, weights, layout)
+        known_inputs = whole, whole, statistic, statistic, *of_weights
+        call = _KnownBackward(functools.cache(plan_if), known_inputs, norm, layout, gradient)
+        _KNOWN.keep(key, (norm, layout, scaling), call)
     return result(output, x, layout.order), *gradients
+
+
+def _launched(
+    norm: Norm,
+    plan: GradientPlan,
+    x: DeviceArray,
+    layout: RowLayout,
+    gradient: ElementType,
+    read: Any,
+    target: Any,
+) -> tuple[Any, Any]:
+    """Launch the kernels of a plan, which write dx to the target; return dgamma and dbeta.
+
+    What is read are dy, x, mean, rstd, gamma and beta: arrays, or their addresses.
+    """
+    partials = _partial_sums(norm, plan, x)
+    if plan.coefficients is not None:
+        shape = layout.rows, COEFFICIENTS
+        coefficients = x.lib.empty(x.array, shape, x.element.compute_name)
+        plan.coefficients.run(x, *read, coefficients)
+        dy, source, _, _, *parameters = read
+        read = dy, source, *parameters, coefficients
+    plan.kernel.run(x, *read, target, *partials)
+    return summed_gradients(norm, plan.finish, layout, x, gradient, partials.sums)
 
 
 _KNOWN = KnownCalls()
 
 
-class _KnownBackward:
-    """A call that copies no array: all that does not follow from addresses."""
+class _KnownBackward(NamedTuple):
+    """A call that copies no array: its plan, if arrays are aligned or not, and its arrays."""
 
-    def __init__(
-        self,
-        norm: Norm,
-        element: ElementType,
-        saved: ElementType,
-        weights: Weights,
-        gradient: ElementType,
-        layout: RowLayout,
-        scaling: Scaling,
-        detached: Detached,
-    ) -> None:
-        self._given = norm, element, saved, weights, gradient, layout, scaling, detached
-        self._launches: dict[bool, tuple[GradientPlan, tuple[PreparedLaunch, ...]]] = {}
-        self._norm, self._layout, self._gradient = norm, layout, gradient
-        kinds = weights.gamma, weights.beta
-        whole = Extent(element, layout.rows * layout.width * element.itemsize)
-        statistic = Extent(saved, layout.rows * saved.itemsize)
-        of_weights = (extent_of(kind, layout) for kind in kinds)
-        self._inputs = whole, whole, statistic, statistic, *of_weights
-        self._vectors = [kind == element and not layout.shared for kind in kinds]
+    plan_if: Callable[[bool], GradientPlan]
+    inputs: Inputs
+    norm: Norm
+    layout: RowLayout
+    gradient: ElementType
 
     def run(
         self, x: DeviceArray, dy: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, out: Any
@@ -279,67 +308,14 @@ class _KnownBackward:
         library = x.lib
         with on_device_of(x):
             dx = library.empty(x.array, x.shape, x.element.name) if out is None else out
-            if not self._norm.formula.centred:
-                mean = rstd
-            inputs = [
-                0 if array is None else library.address(array)
-                for array in (dy, x.array, mean, rstd, gamma, beta)
-            ]
+            mean = mean if self.norm.formula.centred else rstd
+            read = addresses_of(library, dy, x.array, mean, rstd, gamma, beta)
             target = library.address(dx)
-            if out is not None:
-                pairs = zip(inputs, self._inputs, strict=True)
-                if any(clashes(target, self._inputs[0], *pair) for pair in pairs):
-                    return None
-            read = itertools.compress(inputs[-2:], self._vectors)
-            aligned = not any(a % BYTES for a in (*inputs[:2], target, *read))
-            plan, launches = self._launches_if(aligned)
-            gradients = self._run(x, plan, launches, [*inputs, target])
-        return dx, *gradients
-
-    def _run(
-        self, x: DeviceArray, plan: GradientPlan, launches: Any, addresses: list[int]
-    ) -> tuple[Any, Any]:
-        """Launch the kernels and return the gradients of the parameters."""
-        first, *others, last = launches
-        partials = _partial_sums(self._norm, plan, x)
-        sums = [0 if array is None else x.lib.address(array) for array in partials]
-        if others:
-            shape = self._layout.rows, COEFFICIENTS
-            coefficients = x.lib.empty(x.array, shape, x.element.compute_name)
-            table = x.lib.address(coefficients)
-            first.run(x, *addresses[:6], table)
-            dy, source, _, _, *of_weights, target = addresses
-            others[0].run(x, dy, source, *of_weights, table, target, *sums)
-        else:
-            first.run(x, *addresses, *sums)
-        results = new_gradients(self._norm, self._layout, x, self._gradient)
-        made = [0 if array is None else x.lib.address(array) for array in results]
-        last.run(x, sums[0], *made)
-        return results
-
-    def _launches_if(self, aligned: bool) -> tuple[GradientPlan, tuple[PreparedLaunch, ...]]:
-        """Return the plan and its launches with addresses that are `aligned`, or not."""
-        found = self._launches.get(aligned)
-        if found is not None:
-            return found
-        plan, rows = gradient_plan(*self._given, aligned), self._layout.rows
-        numbers = plan.sizes, plan.parts
-        parameters = RowParameters(Parameter(-5, 1.0), Parameter(-6, 0.0))
-        read = -1, -2, SavedStatistics(-3, -4), parameters
-        blocks = self._norm.parameters * -(-plan.table[1] // COLUMNS)
-        finish = PreparedLaunch(plan.finish, blocks, (-1, -2, -3), plan.table)
-        if plan.coefficients is None:
-            arrays: Any = *read, -7, PartialSums(-8, -9)
-            whole = PreparedLaunch(plan.kernel, plan.blocks, arrays, (*numbers, plan.scaling))
-            launches: tuple[PreparedLaunch, ...] = whole, finish
-        else:
-            sizes = plan.sizes, plan.scaling
-            first = PreparedLaunch(plan.coefficients, rows, (*read, -7), sizes)
-            parameters = RowParameters(Parameter(-3, 1.0), Parameter(-4, 0.0))
-            arrays = -1, -2, parameters, -5, -6, PartialSums(-7, -8)
-            launches = first, PreparedLaunch(plan.kernel, plan.blocks, arrays, numbers), finish
-        self._launches[aligned] = plan, launches
-        return plan, launches
+            if out is not None and changes_an_input(self.inputs, read, target):
+                return None
+            plan = self.plan_if(are_aligned(self.inputs, read, target))
+            given = self.norm, plan, x, self.layout, self.gradient
+            return dx, *_launched(*given, read, target)
 
 
 def broadcast_backward(
@@ -404,8 +380,7 @@ def _partial_sums(norm: Norm, plan: GradientPlan, x: DeviceArray) -> PartialSums
 
 def summed_gradients(
     norm: Norm,
-    finish: Kernel,
-    table: tuple[int, int],
+    finish: PreparedLaunch,
     layout: RowLayout,
     x: DeviceArray,
     gradient: ElementType,
@@ -413,23 +388,15 @@ def summed_gradients(
 ) -> tuple[Any, Any]:
     """Return dgamma and dbeta from partial sums; None for a parameter that the norm lacks.
 
-    `table` is the shape of the sums of each parameter.
+    `finish` is that of `finish_of`.
     """
     if not norm.parameters:
         return None, None
-    gradients = new_gradients(norm, layout, x, gradient)
-    blocks = norm.parameters * -(-table[1] // COLUMNS)
-    launch(finish, blocks, x, (sums, *gradients), table)
-    return gradients
-
-
-def new_gradients(
-    norm: Norm, layout: RowLayout, x: DeviceArray, gradient: ElementType
-) -> tuple[Any, Any]:
-    """Return new arrays for dgamma and dbeta; None for a parameter that the norm lacks."""
-    like, shape, name = x.array, layout.parameter_shape, gradient.name
-    dgamma = x.lib.empty(like, shape, name)
-    return dgamma, x.lib.empty(like, shape, name) if norm.parameters > 1 else None
+    name = gradient.name
+    dgamma = x.lib.empty(x.array, layout.parameter_shape, name)
+    dbeta = x.lib.empty(x.array, layout.parameter_shape, name) if norm.parameters > 1 else None
+    finish.run(x, sums, dgamma, dbeta)
+    return dgamma, dbeta
 
 
 def _no_gradients(

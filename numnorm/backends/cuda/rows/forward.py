@@ -1,8 +1,8 @@
 """The row norms on device arrays: checks, plan and launch."""
 
 import functools
-import itertools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.gains import parameters_of_rows
@@ -15,8 +15,15 @@ from numnorm.backends.cuda.arrays.device_array import (
     output_like,
     result,
 )
-from numnorm.backends.cuda.arrays.known_calls import Extent, KnownCalls, clashes
-from numnorm.backends.cuda.arrays.launch import PreparedLaunch, launch, on_device_of
+from numnorm.backends.cuda.arrays.known_calls import (
+    Input,
+    Inputs,
+    KnownCalls,
+    addresses_of,
+    are_aligned,
+    changes_an_input,
+)
+from numnorm.backends.cuda.arrays.launch import PreparedLaunch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.compiler.vector_access import BYTES
@@ -33,14 +40,6 @@ from numnorm.backends.cuda.statistics import broadcast_parameters
 from numnorm.backends.cuda.threads.row_columns import Weights
 from numnorm.backends.cuda.threads.row_shape import RowShape, blocks_of, launch_shape
 from numnorm.layouts import RowLayout
-
-
-class _Plan(NamedTuple):
-    """A kernel and its launch, which depend on norm, elements and layout alone and are cached."""
-
-    kernel: Kernel
-    blocks: int
-    arguments: tuple[Any, ...]
 
 
 class Weight(NamedTuple):
@@ -70,19 +69,32 @@ def _forward_plan(
     element: ElementType,
     saved: ElementType,
     weights: Weights,
+    missing: tuple[float, float],
     layout: RowLayout,
     scaling: Scaling,
     aligned: bool,
-) -> _Plan:
+) -> PreparedLaunch:
+    """Return the launch, which takes x, gamma, beta, y, mean and rstd.
+
+    The `missing` numbers stand for a gamma and a beta that are no arrays.
+    """
     shape = launch_shape(layout.width, element, aligned=aligned)
     sizes = RowSizes(layout.rows, layout.width, layout.segment, layout.channels)
     inv_divisor = 1.0 / (layout.width - scaling.ddof)
     numbers = RowScaling(1.0 / layout.width, inv_divisor, scaling.eps_on_deviation)
-    return _Plan(
+    parameters = row_parameters(-2, missing)
+    return PreparedLaunch(
         _forward_kernel(formula, element, saved, weights, shape),
         blocks_of(layout.rows, shape),
+        (-1, parameters, -4, SavedStatistics(-5, -6)),
         (sizes, numbers, scaling.eps, math.sqrt(scaling.eps)),
     )
+
+
+def row_parameters(mark: int, missing: tuple[float, float]) -> RowParameters:
+    """Return gamma and beta for a `PreparedLaunch`, the arrays of a mark and of the next one."""
+    gamma, beta = missing
+    return RowParameters(Parameter(mark, gamma), Parameter(mark - 1, beta))
 
 
 def row_forward(
@@ -116,15 +128,15 @@ def row_forward(
         statistics = new_statistics(x, layout, saved) if save else SavedStatistics(None, None)
         if layout.rows and layout.width:
             weights = Weights(scale.element, shift.element, layout.shared)
-            aligned = all_aligned(x, layout, (source, output.target), scale, shift)
-            plan = _forward_plan(norm.formula, x.element, saved, weights, layout, scaling, aligned)
-            parameters = RowParameters(scale.parameter, shift.parameter)
-            arrays = source, parameters, output.target, statistics
-            launch(plan.kernel, plan.blocks, x, arrays, plan.arguments)
+            numbers = scale.number, shift.number
+            kernel = norm.formula, x.element, saved, weights
+            plan_if = functools.partial(_forward_plan, *kernel, numbers, layout, scaling)
+            plan = plan_if(all_aligned(x, layout, (source, output.target), scale, shift))
+            plan.run(x, source, scale.array, shift.array, output.target, *statistics)
             as_given = source is x.array and scale.array is gamma and shift.array is beta
-            known_later = key is not None and norm.parameters > 0
-            if known_later and as_given and output.destination is None:
-                call = _KnownForward(norm.formula, x.element, saved, weights, layout, scaling, save)
+            if key is not None and as_given and output.destination is None:
+                inputs = whole_input(x.element, layout), *weight_inputs(x.element, weights, layout)
+                call = _KnownForward(functools.cache(plan_if), inputs, layout, saved, save)
                 _KNOWN.keep(key, options, call)
         elif save:
             nothing = layout.statistic_shape, saved.name, scaling.for_empty_row
@@ -135,63 +147,45 @@ def row_forward(
 _KNOWN = KnownCalls()
 
 
-def extent_of(element: ElementType | None, layout: RowLayout) -> Extent:
-    """Return the extent of gamma or beta, empty if it is a number."""
+def whole_input(element: ElementType, layout: RowLayout) -> Input:
+    """Return an input of the shape of x, of a known call."""
+    return Input(element.name, layout.rows * layout.width * element.itemsize, True)
+
+
+def weight_inputs(element: ElementType, weights: Weights, layout: RowLayout) -> Inputs:
+    """Return gamma and beta as inputs of a known call with an x of this element type."""
     count = math.prod(layout.parameter_shape)
-    return Extent(element, 0 if element is None else count * element.itemsize)
+    return tuple(
+        Input("", 0, False)
+        if kind is None
+        else Input(kind.name, count * kind.itemsize, kind == element and not layout.shared)
+        for kind in (weights.gamma, weights.beta)
+    )
 
 
-class _KnownForward:
-    """A call that copies no array: all that does not follow from addresses."""
+class _KnownForward(NamedTuple):
+    """A call that copies no array: its launch, if arrays are aligned or not, and its arrays."""
 
-    def __init__(
-        self,
-        formula: Formula,
-        element: ElementType,
-        saved: ElementType,
-        weights: Weights,
-        layout: RowLayout,
-        scaling: Scaling,
-        save: bool,
-    ) -> None:
-        self._given = formula, element, saved, weights, layout, scaling
-        self._launches: dict[bool, PreparedLaunch] = {}
-        self._layout, self._saved, self._save = layout, saved, save
-        kinds = weights.gamma, weights.beta
-        self._whole = Extent(element, layout.rows * layout.width * element.itemsize)
-        self._inputs = self._whole, *(extent_of(kind, layout) for kind in kinds)
-        self._vectors = [kind == element and not layout.shared for kind in kinds]
+    plan_if: Callable[[bool], PreparedLaunch]
+    inputs: Inputs
+    layout: RowLayout
+    saved: ElementType
+    save: bool
 
     def run(self, x: DeviceArray, gamma: Any, beta: Any, out: Any) -> tuple[Any, Any, Any] | None:
         """Return what `row_forward` does; None if `out` overlaps an input."""
-        library, array = x.lib, x.array
+        library = x.lib
         with on_device_of(x):
-            y = library.empty(array, x.shape, x.element.name) if out is None else out
-            source, target = library.address(array), library.address(y)
-            weights = [0 if w is None else library.address(w) for w in (gamma, beta)]
-            if out is not None:
-                inputs = zip((source, *weights), self._inputs, strict=True)
-                if any(clashes(target, self._whole, *each) for each in inputs):
-                    return None
-            read = itertools.compress(weights, self._vectors)
-            aligned = not any(a % BYTES for a in (source, target, *read))
-            statistics: Any = (None, None)
-            if self._save:
-                statistics = new_statistics(x, self._layout, self._saved)
-            saved = [0 if array is None else library.address(array) for array in statistics]
-            self._launch_if(aligned).run(x, source, *weights, target, *saved)
+            y = library.empty(x.array, x.shape, x.element.name) if out is None else out
+            read, target = addresses_of(library, x.array, gamma, beta), library.address(y)
+            if out is not None and changes_an_input(self.inputs, read, target):
+                return None
+            statistics = SavedStatistics(None, None)
+            if self.save:
+                statistics = new_statistics(x, self.layout, self.saved)
+            plan = self.plan_if(are_aligned(self.inputs, read, target))
+            plan.run(x, *read, target, *statistics)
         return y, *statistics
-
-    def _launch_if(self, aligned: bool) -> PreparedLaunch:
-        """Return the launch with addresses that are `aligned`, or not."""
-        prepared = self._launches.get(aligned)
-        if prepared is None:
-            plan = _forward_plan(*self._given, aligned)
-            parameters = RowParameters(Parameter(-2, 1.0), Parameter(-3, 0.0))
-            arrays = -1, parameters, -4, SavedStatistics(-5, -6)
-            prepared = PreparedLaunch(plan.kernel, plan.blocks, arrays, plan.arguments)
-            self._launches[aligned] = prepared
-        return prepared
 
 
 def broadcast_forward(
@@ -226,7 +220,7 @@ def weight_of(
 ) -> Weight:
     """Return gamma or beta, checked; a norm without parameters has a number as `value`."""
     if norm.parameters == 0:
-        return Weight(None, None, value)
+        return Weight(None, None, 0.0 if value is None else value)
     if value is None:
         return Weight(None, None, missing)
     array = as_parameter(name, value, layout.parameter_shape, layout.parameter_meaning, x)
