@@ -49,6 +49,17 @@ from numnorm.norms.pcen import (
     pcen_step,
 )
 from numnorm.norms.quantiles import Quantiles, quantiles
+from numnorm.norms.residual import (
+    Added,
+    AddedNormalized,
+    AddedRMSNormalized,
+    add_layer_norm,
+    add_layer_norm_backward,
+    add_layer_norm_forward,
+    add_rms_norm,
+    add_rms_norm_backward,
+    add_rms_norm_forward,
+)
 from numnorm.norms.results import (
     Gradients,
     Normalized,
@@ -74,6 +85,9 @@ from numnorm.positions import positional_encoding
 from numnorm.threads import num_threads
 
 __all__ = [
+    "Added",
+    "AddedNormalized",
+    "AddedRMSNormalized",
     "DenormalizedGradients",
     "EMSCNormalized",
     "ExponentialState",
@@ -94,6 +108,12 @@ __all__ = [
     "ada_norm",
     "ada_norm_backward",
     "ada_norm_forward",
+    "add_layer_norm",
+    "add_layer_norm_backward",
+    "add_layer_norm_forward",
+    "add_rms_norm",
+    "add_rms_norm_backward",
+    "add_rms_norm_forward",
     "batch_moments",
     "batch_norm",
     "batch_norm_backward",

@@ -107,19 +107,23 @@ def writable_view(name: str, value: Any) -> Any:
     return value if view is None else view
 
 
-def check_out(out: Any, x: np.ndarray[Any, Any], name: str) -> None:
-    """Raise unless an array can take a result of the shape and dtype of x."""
+def check_out(out: Any, x: np.ndarray[Any, Any], name: str, argument: str = "out") -> None:
+    """Raise unless an array, an argument of a call, can take a result like x, which has a name."""
     kind = type(out)
     if not issubclass(kind, np.ndarray):
-        check_on_host("out", out)
-        raise TypeError(f"out must be a numpy.ndarray, got an object of type {kind.__name__}")
+        check_on_host(argument, out)
+        raise TypeError(
+            f"{argument} must be a numpy.ndarray, got an object of type {kind.__name__}"
+        )
     if kind is not np.ndarray and is_masked(kind):
-        raise TypeError("out must not be a masked array, whose mask nobody would set")
+        raise TypeError(f"{argument} must not be a masked array, whose mask nobody would set")
     if out.shape != x.shape:
-        check_shape("out", out.shape, x.shape, f"the shape of {name}")
+        check_shape(argument, out.shape, x.shape, f"the shape of {name}")
     if out.dtype != x.dtype:
-        raise TypeError(f"out must have dtype {x.dtype}, that of the result, got {out.dtype}")
-    check_writable("out", out)
+        raise TypeError(
+            f"{argument} must have dtype {x.dtype}, that of the result, got {out.dtype}"
+        )
+    check_writable(argument, out)
 
 
 def changes_other_elements(out: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:

@@ -87,6 +87,47 @@ class HostBackend:
         dx, *gradients = self.inner.row_backward(norm, *given, gamma, beta, *options)
         return self._in_out(dx, out), *_made(self.result, gradients)
 
+    def added_forward(
+        self,
+        norm: Norm,
+        x: Any,
+        residual: Any,
+        gamma: Any,
+        beta: Any,
+        layout: RowLayout,
+        scaling: Scaling,
+        out: Any,
+        total_out: Any,
+        save: bool,
+    ) -> tuple[Any, Any, Any, Any]:
+        """Return y, the sum and, if `save` is true, mean and rstd of each row of the sum."""
+        given = _plain("residual", residual), _plain("gamma", gamma), _plain("beta", beta)
+        targets = writable_view("out", out), writable_view("total_out", total_out)
+        y, total, *saved = cpu.added_forward(norm, x, *given, layout, scaling, *targets, save)
+        mean, rstd = _made(self.statistic, saved)
+        return self._in_out(y, out), self._in_out(total, total_out), mean, rstd
+
+    def added_backward(
+        self,
+        norm: Norm,
+        dy: Any,
+        dtotal: Any,
+        x: Any,
+        mean: Any,
+        rstd: Any,
+        gamma: Any,
+        layout: RowLayout,
+        scaling: Scaling,
+        detached: Detached,
+        out: Any,
+    ) -> tuple[Any, Any, Any]:
+        """Return dx and the gradients of the parameters, where x is the sum."""
+        given = _plain("dy", dy), _plain("dtotal", dtotal), x
+        statistics = _plain("mean", mean), _plain("rstd", rstd), _plain("gamma", gamma)
+        options = layout, scaling, detached, writable_view("out", out)
+        dx, *gradients = cpu.added_backward(norm, *given, *statistics, *options)
+        return self._in_out(dx, out), *_made(self.result, gradients)
+
     def column_forward(
         self,
         x: Any,

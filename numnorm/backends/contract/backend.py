@@ -101,6 +101,44 @@ class RowBackend(ArrayBackend, Protocol):
         """
 
 
+class AddedRowBackend(ArrayBackend, Protocol):
+    """The norms of rows of the sum of two arrays."""
+
+    def added_forward(
+        self,
+        norm: Norm,
+        x: Any,
+        residual: Any,
+        gamma: Any,
+        beta: Any,
+        layout: RowLayout,
+        scaling: Scaling,
+        out: Any,
+        total_out: Any,
+        save: bool,
+    ) -> tuple[Any, Any, Any, Any]:
+        """Return y, the sum and, if `save` is true, mean and rstd of each row of the sum."""
+
+    def added_backward(
+        self,
+        norm: Norm,
+        dy: Any,
+        dtotal: Any,
+        x: Any,
+        mean: Any,
+        rstd: Any,
+        gamma: Any,
+        layout: RowLayout,
+        scaling: Scaling,
+        detached: Detached,
+        out: Any,
+    ) -> tuple[Any, Any, Any]:
+        """Return dx and the gradients of the parameters, where x is the sum.
+
+        `dtotal`, the gradient with respect to the sum, may be None for 0.
+        """
+
+
 class ColumnBackend(ArrayBackend, Protocol):
     """The norms with statistics of each channel: batch norm.
 

@@ -65,6 +65,7 @@ _HOMES = {
         "moving_forward",
     ),
     "order.rows": ("order_backward", "order_forward"),
+    "rows.residual": ("added_backward", "added_forward"),
     "rows.rows": ("row_backward", "row_forward"),
     "sparse.columns": ("sparse_moments", "sparse_scaled"),
     "weighted.arrays": ("whole_mask",),

@@ -118,12 +118,14 @@ def halves(array):
 
 
 def _plain_row(matrix: Any, i: int) -> Any:
-    return matrix[i]
+    return None if matrix is None else matrix[i]
 
 
 @compiled_as(_plain_row)
 def row(typing_context, matrix, i):
-    """Return row i of a contiguous matrix, borrowed, without any check."""
+    """Return row i of a contiguous matrix, borrowed, without any check; None of None."""
+    if not isinstance(matrix, types.Array):
+        return matrix(matrix, types.intp), lambda c, b, signature, arguments: arguments[0]
     result = types.Array(matrix.dtype, 1, "C")
 
     def generate(context, builder, signature, arguments):

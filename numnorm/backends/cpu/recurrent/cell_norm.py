@@ -107,7 +107,7 @@ def _norm(formula: Formula, element_type: ElementType, *, summed: bool) -> CellN
         stats, weights = saved(mean, rstd, i), (gamma, beta)
         sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, 0, stats, weights, targets_of(sums))
         means = means_of(sum_g, sum_g_xhat, rstd[i], coefficients)
-        input_gradients(dy, x, 0, stats, weights, means, dx)
+        input_gradients(dy, x, None, 0, stats, weights, means, dx)
 
     return CellNorm(statistics, save, saved, apply, gradient)
 

@@ -37,6 +37,7 @@ from numnorm.backends.cpu.rows.arguments import (
 )
 from numnorm.backends.cpu.rows.segment_loops import (
     channel_of,
+    make_added,
     make_gradient_lanes,
     make_gradient_sums,
     make_input_gradients,
@@ -128,12 +129,14 @@ def _has_short_rows(element_type: ElementType) -> bool:
     return element_type.storage_dtype.itemsize > 2
 
 
-def _make_backward(formula: Formula, element_type: ElementType, count: int) -> Callable[..., Any]:
+def _make_backward(
+    formula: Formula, element_type: ElementType, count: int, *, adds: bool
+) -> Callable[..., Any]:
     """Return a compiled function for rows of `count` elements.
 
     ``rows(arrays, nontemporal, saved, weights, coefficients, partial, totals, start, stop)`` takes
-    dy, x and dx as `arrays`. It adds the gradients of gamma and beta to the partial sums, and
-    flushes these to the totals.
+    dy, x, dx and the addend as `arrays`. It adds the gradients of gamma and beta to the partial
+    sums, and flushes these to the totals.
     """
     backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
     to_compute, to_storage = element_type.to_compute, element_type.to_storage
@@ -141,10 +144,11 @@ def _make_backward(formula: Formula, element_type: ElementType, count: int) -> C
     means_of = make_means(element_type)
     real, load = element_type.compute_type, make_load(count)
     load_or_scalar, zeros = make_load_or_scalar(count), make_zeros(real, count)
+    added = make_added(element_type, adds=adds)
 
     @inlined
     def rows(arrays, nontemporal, saved, weights, coefficients, partial, totals, start, stop):
-        (dy, x, dx), (mean, rstd) = arrays, saved
+        (dy, x, dx, addend), (mean, rstd) = arrays, saved
         gamma = load_or_scalar(part(weights[0], 0), 0, real(1))
         beta = load_or_scalar(part(weights[1], 0), 0, real(0))
         for begin in range(start, stop, tuning.ROWS_BETWEEN_FLUSHES):
@@ -158,7 +162,8 @@ def _make_backward(formula: Formula, element_type: ElementType, count: int) -> C
                 sum_g, sum_g_xhat = np.float64(reduce_sum(g)), np.float64(reduce_sum(g * xhat))
                 mean_g, mean_g_xhat = means_of(sum_g, sum_g_xhat, rstd[i], coefficients)
                 gradient = _input_gradient(g, xhat, mean_g, mean_g_xhat, factor) * scale
-                store_either(row(dx, i), 0, to_storage(gradient), nontemporal)
+                result = added(to_storage(gradient), load_or_scalar(row(addend, i), 0, None))
+                store_either(row(dx, i), 0, result, nontemporal)
                 dgamma, dbeta = dgamma + grad * xhat, dbeta + grad
             add(part(partial[0], 0), 0, dgamma)
             add(part(partial[1], 0), 0, dbeta)
@@ -168,7 +173,9 @@ def _make_backward(formula: Formula, element_type: ElementType, count: int) -> C
     return rows
 
 
-def make_short_backward(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+def make_short_backward(
+    formula: Formula, element_type: ElementType, *, adds: bool
+) -> Callable[..., Any]:
     """Return a compiled function for rows of one segment of one, two or four vectors.
 
     ``short_rows(arrays, saved, segments, weights, coefficients, partial, totals, start, stop)``
@@ -177,9 +184,9 @@ def make_short_backward(formula: Formula, element_type: ElementType) -> Callable
     if not _has_short_rows(element_type):
         return _no_short_rows
     lanes = element_type.lanes
-    one = _make_backward(formula, element_type, lanes)
-    two = _make_backward(formula, element_type, 2 * lanes)
-    four = _make_backward(formula, element_type, 4 * lanes)
+    one = _make_backward(formula, element_type, lanes, adds=adds)
+    two = _make_backward(formula, element_type, 2 * lanes, adds=adds)
+    four = _make_backward(formula, element_type, 4 * lanes, adds=adds)
 
     @inlined
     def short_rows(arrays, saved, segments, weights, coefficients, partial, totals, start, stop):
@@ -221,15 +228,15 @@ def _rows_between_flushes(segments: tuple[int, int, int]) -> int:
     return tuning.ROWS_BETWEEN_FLUSHES * max(1, channels // segment_count)
 
 
-def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+def _make_loops(formula: Formula, element_type: ElementType, *, adds: bool) -> Callable[..., Any]:
     """Return a compiled function for one row with known statistics, segment by segment.
 
-    `arrays` are the row's dy, x and dx; `peels` are the peels of the loops over x and over dx;
-    `rstd` is the saved one. The gradients of gamma and beta are added to the partial sums or the
-    totals.
+    `arrays` are the row's dy, x, dx and addend; `peels` are the peels of the loops over x and over
+    dx; `rstd` is the saved one. The gradients of gamma and beta are added to the partial sums or
+    the totals.
     """
     gradient_sums = make_gradient_sums(formula, element_type)
-    input_gradients = make_input_gradients(formula, element_type)
+    input_gradients = make_input_gradients(formula, element_type, adds=adds)
     means_of = make_means(element_type)
     prefetched = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
 
@@ -238,7 +245,7 @@ def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., An
         arrays, peels, nontemporal, rstd, statistics, first_channel, segments, weights,
         coefficients, partial, totals,
     ):  # fmt: skip
-        dy, x, dx = arrays
+        dy, x, dx, addend = arrays
         segment, segment_count, channels = segments
         ahead = x.size if x.size >= prefetched else 0
         sum_g, sum_g_xhat = np.float64(0), np.float64(0)
@@ -260,7 +267,8 @@ def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., An
         for p in range(segment_count):
             left = p * segment
             input_gradients(
-                window(dy, left, segment), window(x, left, segment), peels[1], statistics,
+                window(dy, left, segment), window(x, left, segment),
+                window(addend, left, segment), peels[1], statistics,
                 (part(weights[0], c), part(weights[1], c)), means, window(dx, left, segment),
                 nontemporal,
             )  # fmt: skip
@@ -269,34 +277,39 @@ def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., An
     return loops
 
 
-def _make_whole_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+def _make_whole_row(
+    formula: Formula, element_type: ElementType, *, adds: bool
+) -> Callable[..., Any]:
     """Return a compiled function for one row that is one segment and one block of a sum.
 
     It saves the loops over segments and blocks, which take long beside such a row.
     """
     gradient_lanes = make_gradient_lanes(formula, element_type, l1=True)
-    input_gradients = make_input_gradients(formula, element_type)
+    input_gradients = make_input_gradients(formula, element_type, adds=adds)
     means_of = make_means(element_type)
 
     @inlined
     def whole_row(
         arrays, peels, ahead, nontemporal, rstd, statistics, weights, coefficients, targets
     ):
-        dy, x, dx = arrays
+        dy, x, dx, addend = arrays
         g, g_xhat, _, _ = gradient_lanes(
             dy, x, _ZERO, x.size, peels[0], ahead, statistics, weights, targets
         )
         sum_g, sum_g_xhat = np.float64(reduce_sum(g)), np.float64(reduce_sum(g_xhat))
         means = means_of(sum_g, sum_g_xhat, rstd, coefficients)
-        input_gradients(dy, x, peels[1], statistics, weights, means, dx, nontemporal)
+        input_gradients(dy, x, addend, peels[1], statistics, weights, means, dx, nontemporal)
 
     return whole_row
 
 
-def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+def _make_row(formula: Formula, element_type: ElementType, *, adds: bool) -> Callable[..., Any]:
     """Return a compiled function for one row of any width, whose first channel is c."""
     real, statistics_of = element_type.compute_type, make_statistics_of_row(formula, element_type)
-    loops, whole_row = _make_loops(formula, element_type), _make_whole_row(formula, element_type)
+    loops, whole_row = (
+        _make_loops(formula, element_type, adds=adds),
+        _make_whole_row(formula, element_type, adds=adds),
+    )
     prefetched = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
 
     @inlined
@@ -325,7 +338,7 @@ def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]
     return backward_row
 
 
-def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+def _make_tile(formula: Formula, element_type: ElementType, *, adds: bool) -> Callable[..., Any]:
     """Return a compiled function for up to as many narrow rows as a vector has lanes.
 
     It takes `number` rows from the row `start` on, whose channel is `first`, and returns the
@@ -333,7 +346,7 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
     """
     lanes, sums_size = element_type.lanes, sums_scratch_size(element_type)
     gradient_lanes, reduce = make_gradient_lanes(formula, element_type), make_reduce_rows(lanes)
-    input_gradients = make_input_gradients(formula, element_type)
+    input_gradients = make_input_gradients(formula, element_type, adds=adds)
     statistics_of = make_statistics_of_row(formula, element_type)
     means_of = make_means(element_type)
 
@@ -341,7 +354,7 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
     def backward_tile(
         arrays, saved, segments, first, weights, coefficients, partial, scratch, start, number
     ):
-        dy, x, dx = arrays
+        dy, x, dx, addend = arrays
         mean, rstd = saved
         channel = first
         end = sums_size + lanes
@@ -368,7 +381,15 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
             means = means_of(sum_g, sum_g_xhat, rstd[i], coefficients)
             weight = part(weights[0], channel), part(weights[1], channel)
             input_gradients(
-                row(dy, i), row(x, i), _ZERO, statistics, weight, means, row(dx, i), _FALSE
+                row(dy, i),
+                row(x, i),
+                row(addend, i),
+                _ZERO,
+                statistics,
+                weight,
+                means,
+                row(dx, i),
+                _FALSE,
             )
             channel = next_channel(channel, segments)
         return channel
@@ -376,22 +397,24 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
     return backward_tile
 
 
-def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+def _make_wide_rows(
+    formula: Formula, element_type: ElementType, *, adds: bool
+) -> Callable[..., Any]:
     """Return a compiled function for the rows from start to stop, one after the other."""
-    backward_row = _make_row(formula, element_type)
+    backward_row = _make_row(formula, element_type, adds=adds)
 
     @inlined
     def wide_rows(
         arrays, peels, saved, segments, weights, coefficients, partial, totals, start, stop
     ):
-        dy, x, dx = arrays
+        dy, x, dx, addend = arrays
         mean, rstd = saved
         channel, between = channel_of(start, segments), _rows_between_flushes(segments)
         nontemporal = use_nontemporal_gradient(dx, segments[0], peels[1])
         for begin in range(start, stop, between):
             for i in range(begin, min(begin + between, stop)):
                 backward_row(
-                    (row(dy, i), row(x, i), row(dx, i)), peels, nontemporal,
+                    (row(dy, i), row(x, i), row(dx, i), row(addend, i)), peels, nontemporal,
                     (part(mean, i), rstd[i]), channel, segments, weights, coefficients,
                     partial, totals,
                 )  # fmt: skip
@@ -403,9 +426,11 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
     return wide_rows
 
 
-def _make_narrow_rows(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+def _make_narrow_rows(
+    formula: Formula, element_type: ElementType, *, adds: bool
+) -> Callable[..., Any]:
     """Return a compiled function for the rows from start to stop, tile by tile."""
-    backward_tile, lanes = _make_tile(formula, element_type), element_type.lanes
+    backward_tile, lanes = _make_tile(formula, element_type, adds=adds), element_type.lanes
     scratch_size = sums_scratch_size(element_type) + 2 * lanes
     tile_scratch = make_scratch(element_type.compute_type, scratch_size)
 
@@ -425,14 +450,17 @@ def _make_narrow_rows(formula: Formula, element_type: ElementType) -> Callable[.
     return narrow_rows
 
 
-def _make_part(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+def _make_part(formula: Formula, element_type: ElementType, *, adds: bool) -> Callable[..., Any]:
     """Return a compiled function for one part of the rows, from start to stop.
 
     It chooses the loops, and makes the partial sums of the gradients of gamma and beta.
     """
-    wide_rows = _make_wide_rows(formula, element_type)
-    narrow_rows = _make_narrow_rows(formula, element_type)
-    short_rows, real = make_short_backward(formula, element_type), element_type.compute_type
+    wide_rows = _make_wide_rows(formula, element_type, adds=adds)
+    narrow_rows = _make_narrow_rows(formula, element_type, adds=adds)
+    short_rows, real = (
+        make_short_backward(formula, element_type, adds=adds),
+        element_type.compute_type,
+    )
     tile_width = _tile_width(element_type)
 
     @inlined
@@ -462,33 +490,18 @@ def _make_part(formula: Formula, element_type: ElementType) -> Callable[..., Any
     return backward_part
 
 
-def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
-    """Return the kernel of a norm's gradients.
-
-    It takes dy, ``x (N, D)``, the statistics, gamma and beta, the segments, the coefficients, dx,
-    the totals of dgamma and dbeta for each part of the rows, dgamma and dbeta as `results`, and
-    the number of parts. The parts follow from the shapes, so that no thread count changes a sum.
-    A call that does all parts also stores the parts' sums in the results, of shape ``(size,)``,
-    unless these are empty; only then may the totals have no parts.
-    """
-    backward_part = _make_part(formula, element_type)
+def _make_all_parts(
+    formula: Formula, element_type: ElementType, *, adds: bool
+) -> Callable[..., Any]:
+    """Return a compiled function of what a backward kernel takes, and of an addend, or None."""
+    backward_part = _make_part(formula, element_type, adds=adds)
     tile_width, peeled = _tile_width(element_type), peels_to_alignment(element_type)
 
-    def kernel(
-        dy: Any,
-        x: Any,
-        saved: Statistics,
-        weights: Parameters,
-        segments: Segments,
-        coefficients: GradientCoefficients,
-        dx: Any,
-        sums: Parameters,
-        results: Parameters,
-        parts: int,
-        first: int,
-        last: int,
-    ) -> None:
-        arrays, segment = (dy, x, dx), segments.segment
+    @inlined
+    def all_parts(
+        arrays, saved, weights, segments, coefficients, sums, results, parts, first, last
+    ):
+        (_, x, dx, _), segment = arrays, segments.segment
         is_peeled = peeled and x.shape[1] >= tile_width
         peels = (common_peel(x, segment), common_peel(dx, segment)) if is_peeled else (0, 0)
         gamma, beta = aligned_copy(weights.gamma, peels[0]), aligned_copy(weights.beta, peels[0])
@@ -508,4 +521,65 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
             add_parts(dbeta, results.beta)
         release((gamma, beta, dgamma, dbeta))
 
+    return all_parts
+
+
+def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
+    """Return the kernel of a norm's gradients.
+
+    It takes dy, ``x (N, D)``, the statistics, gamma and beta, the segments, the coefficients, dx,
+    the totals of dgamma and dbeta for each part of the rows, dgamma and dbeta as `results`, and
+    the number of parts. The parts follow from the shapes, so that no thread count changes a sum.
+    A call that does all parts also stores the parts' sums in the results, of shape ``(size,)``,
+    unless these are empty; only then may the totals have no parts.
+    """
+    all_parts = _make_all_parts(formula, element_type, adds=False)
+
+    def kernel(
+        dy: Any,
+        x: Any,
+        saved: Statistics,
+        weights: Parameters,
+        segments: Segments,
+        coefficients: GradientCoefficients,
+        dx: Any,
+        sums: Parameters,
+        results: Parameters,
+        parts: int,
+        first: int,
+        last: int,
+    ) -> None:
+        arrays = dy, x, dx, None
+        given = saved, weights, segments, coefficients
+        all_parts(arrays, *given, sums, results, parts, first, last)
+
     return make_grouped_kernel(f"row_backward.{formula.name}.{element_type.name}", kernel)
+
+
+def make_row_backward_added(formula: Formula, element_type: ElementType) -> Kernel:
+    """Return the kernel of a norm's gradients that adds an array like dx to dx.
+
+    It takes what the kernel of `make_row_backward` takes, with the addend before dx.
+    """
+    all_parts = _make_all_parts(formula, element_type, adds=True)
+
+    def kernel(
+        dy: Any,
+        x: Any,
+        saved: Statistics,
+        weights: Parameters,
+        segments: Segments,
+        coefficients: GradientCoefficients,
+        addend: Any,
+        dx: Any,
+        sums: Parameters,
+        results: Parameters,
+        parts: int,
+        first: int,
+        last: int,
+    ) -> None:
+        arrays = dy, x, dx, addend
+        given = saved, weights, segments, coefficients
+        all_parts(arrays, *given, sums, results, parts, first, last)
+
+    return make_grouped_kernel(f"row_backward_added.{formula.name}.{element_type.name}", kernel)

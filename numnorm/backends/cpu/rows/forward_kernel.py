@@ -278,6 +278,18 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
     return wide_rows
 
 
+def make_rows(formula: Formula, element_type: ElementType, *, narrow: bool) -> Callable[..., Any]:
+    """Return a compiled ``rows(x, scaling, segments, weights, y, saved, start, stop)``.
+
+    It normalizes these rows, which are all narrow, or all not.
+    """
+    if not narrow:
+        return _make_paired_rows(formula, element_type)
+    row_statistics = make_row_statistics(formula, element_type)
+    apply_row = _make_apply_row(formula, element_type, wide=False)
+    return make_narrow_rows(formula, element_type, row_statistics, apply_row)
+
+
 def make_row_forward(formula: Formula, element_type: ElementType, *, narrow: bool) -> Kernel:
     """Return the forward kernel of a formula for rows that are narrow, or for rows that are not.
 
@@ -285,15 +297,7 @@ def make_row_forward(formula: Formula, element_type: ElementType, *, narrow: boo
     statistics, and the number of parts that the rows are divided into. The arrays are ``(N,)``,
     or ``(0,)`` to save nothing. The mean of a formula without centring is the root mean square.
     """
-    if narrow:
-        some_rows = make_narrow_rows(
-            formula,
-            element_type,
-            make_row_statistics(formula, element_type),
-            _make_apply_row(formula, element_type, wide=False),
-        )
-    else:
-        some_rows = _make_paired_rows(formula, element_type)
+    some_rows = make_rows(formula, element_type, narrow=narrow)
 
     def kernel(
         x: Any,

@@ -25,7 +25,11 @@ from numnorm.backends.cpu.memory.host_arrays import (
     wider_dtype,
 )
 from numnorm.backends.cpu.memory.placement import empty_like
-from numnorm.backends.cpu.rows.backward_kernel import make_row_backward, make_row_totals
+from numnorm.backends.cpu.rows.backward_kernel import (
+    make_row_backward,
+    make_row_backward_added,
+    make_row_totals,
+)
 from numnorm.backends.cpu.rows.fast_path import FastPath, make_fast_backward, make_fast_forward
 from numnorm.backends.cpu.rows.forward_kernel import make_row_forward
 from numnorm.backends.cpu.rows.tiles import widest
@@ -64,6 +68,11 @@ def _forward_kernel(formula: Formula, element_type: ElementType, narrow: bool) -
 @functools.cache
 def _backward_kernel(formula: Formula, element_type: ElementType) -> Kernel:
     return make_row_backward(formula, element_type)
+
+
+@functools.cache
+def _added_kernel(formula: Formula, element_type: ElementType) -> Kernel:
+    return make_row_backward_added(formula, element_type)
 
 
 @functools.cache
@@ -212,12 +221,17 @@ def row_backward(
     scaling: Scaling,
     detached: Detached,
     out: Any,
+    addend: Array | None = None,
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return dx and, for a norm with parameters, dgamma and dbeta."""
+    """Return dx and, for a norm with parameters, dgamma and dbeta.
+
+    An `addend`, of the shape and dtype of x, is added to dx. Then dy has this dtype, too, and no
+    parameter broadcasts.
+    """
     plan = backward_plan(norm, x.dtype, layout, scaling, detached)
     count, classes = norm.parameters, (type(mean), type(gamma), type(beta))
     fast_path = plan.fast_path.get(classes) if type(dy) is type(rstd) is np.ndarray else None
-    if fast_path is not None and (out is None or type(out) is np.ndarray):
+    if fast_path is not None and addend is None and (out is None or type(out) is np.ndarray):
         dx = new_dx(plan, x, dy) if out is None else out
         gradients = one_each(count, np.empty, layout.parameter_shape, x.dtype)
         arrays = dy, x, rstd, dx, mean, gamma, beta, *gradients
@@ -233,7 +247,11 @@ def row_backward(
         given = norm, dy, x, mean, rstd, gamma, layout, scaling, detached, out
         return broadcast_parameters.backward_of_rows(row_backward, error, *given)
     grad, source, statistics, weights, dtype = taken
-    inputs = norm.names.x, out, element_type, order, (grad, *statistics, *weights)
+    kernel, added = plan.kernel, tuple[Array, ...]()
+    if addend is not None:
+        kernel = _added_kernel(norm.formula, element_type)
+        added = (as_kernel_array(addend, element_type, order, plan.size),)
+    inputs = norm.names.x, out, element_type, order, (grad, *added, *statistics, *weights)
     target = new_dx(plan, source, grad) if out is None else output_like(source, x, *inputs)
     # The kernels round to these two dtypes.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
@@ -246,11 +264,11 @@ def row_backward(
     summed = False
     if plan.elements:
         arguments = (
-            grad, source, *statistics, *weights, *plan.constants, target, *totals, *results,
-            plan.parts,
+            grad, source, *statistics, *weights, *plan.constants, *added, target, *totals,
+            *results, plan.parts,
         )  # fmt: skip
-        summed = run(plan.kernel, arguments, plan.work, plan.parts) and in_kernel
-        if plan.usual and classes not in plan.fast_path:
+        summed = run(kernel, arguments, plan.work, plan.parts) and in_kernel
+        if plan.usual and addend is None and classes not in plan.fast_path:
             plan.fast_path[classes] = make_fast_backward(
                 plan.kernel.machine_code(arguments), element_type, layout,
                 (*plan.constants, plan.parts),

@@ -40,6 +40,7 @@ from numnorm.backends.cpu.simd.vector import (
     prefetch,
     prefetch_l1,
     reduce_sum,
+    rounded_sum,
     store,
     store_nontemporal,
 )
@@ -191,6 +192,22 @@ def _make_g_and_xhat(formula: Formula, element_type: ElementType) -> Callable[..
     return g_and_xhat
 
 
+def make_added(element_type: ElementType, *, adds: bool) -> Callable[..., Any]:
+    """Return a compiled ``added(value, addend)`` of stored vectors: the value, or, if it `adds`, the sum.
+
+    The sum is rounded.
+    """
+    to_compute, to_storage = element_type.to_compute, element_type.to_storage
+
+    def value_alone(value, addend):
+        return value
+
+    def sum_of_both(value, addend):
+        return to_storage(rounded_sum(to_compute(value), to_compute(addend)))
+
+    return inlined(sum_of_both if adds else value_alone)
+
+
 def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any]:
     """Return compiled functions that add a full or a masked vector to a segment's sums.
 
@@ -303,15 +320,18 @@ def make_gradient_sums(formula: Formula, element_type: ElementType) -> Callable[
 
 
 @functools.cache
-def make_input_gradients(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled loop that stores dx of a segment.
+def make_input_gradients(
+    formula: Formula, element_type: ElementType, *, adds: bool = False
+) -> Callable[..., Any]:
+    """Return a compiled loop that stores dx of a segment, or if it `adds`, dx and an addend.
 
-    ``input_gradients(dy, x, peel, statistics, weights, means, dx, nontemporal=False)``: the means
-    are those of g and g * xhat. The full vectors may be stored non-temporally.
+    ``input_gradients(dy, x, addend, peel, statistics, weights, means, dx, nontemporal=False)``: the
+    means are those of g and g * xhat. The full vectors may be stored non-temporally. The addend is
+    None if it adds nothing.
     """
     real, count = element_type.compute_type, element_type.lanes
     to_compute, to_storage = element_type.to_compute, element_type.to_storage
-    g_and_xhat = _make_g_and_xhat(formula, element_type)
+    g_and_xhat, added = _make_g_and_xhat(formula, element_type), make_added(element_type, adds=adds)
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
     no_lane, all_lanes = _lane_bounds(count)
@@ -323,32 +343,37 @@ def make_input_gradients(formula: Formula, element_type: ElementType) -> Callabl
         return to_storage(scaled(_input_gradient(g, xhat, means[0], means[1], rstd), scale))
 
     @inlined
-    def full(dy, x, statistics, weights, means, j):
+    def full(dy, x, addend, statistics, weights, means, j):
         weight = load_or_scalar(weights[0], j, real(1))
         bias = load_or_scalar(weights[1], j, real(0))
-        return gradient(load(dy, j), load(x, j), statistics, weight, bias, means)
+        dx = gradient(load(dy, j), load(x, j), statistics, weight, bias, means)
+        return added(dx, load_or_scalar(addend, j, None))
 
     @inlined
-    def store_masked(dy, x, statistics, weights, means, dx, j, begin, end):
+    def store_masked(dy, x, addend, statistics, weights, means, dx, j, begin, end):
         weight = masked_elements(weights[0], j, begin, end, real(1))
         bias = masked_elements(weights[1], j, begin, end, real(0))
         grad, value = masked_load(dy, j, begin, end), masked_load(x, j, begin, end)
-        masked_store(dx, j, gradient(grad, value, statistics, weight, bias, means), begin, end)
+        result = gradient(grad, value, statistics, weight, bias, means)
+        result = added(result, masked_elements(addend, j, begin, end, None))
+        masked_store(dx, j, result, begin, end)
 
     @inlined
-    def input_gradients(dy, x, peel, statistics, weights, means, dx, nontemporal=False):
+    def input_gradients(dy, x, addend, peel, statistics, weights, means, dx, nontemporal=False):
         peel = min(peel, x.size)
         if peel > 0:
             j = peel - count
-            store_masked(dy, x, statistics, weights, means, dx, j, count - peel, all_lanes)
+            begin = count - peel
+            store_masked(dy, x, addend, statistics, weights, means, dx, j, begin, all_lanes)
         tail = x.size - (x.size - peel) % count
         if nontemporal:
             for j in range(peel, tail, count):
-                store_nontemporal(dx, j, full(dy, x, statistics, weights, means, j))
+                store_nontemporal(dx, j, full(dy, x, addend, statistics, weights, means, j))
         else:
             for j in range(peel, tail, count):
-                store(dx, j, full(dy, x, statistics, weights, means, j))
+                store(dx, j, full(dy, x, addend, statistics, weights, means, j))
         if tail < x.size:
-            store_masked(dy, x, statistics, weights, means, dx, tail, no_lane, x.size - tail)
+            n = x.size - tail
+            store_masked(dy, x, addend, statistics, weights, means, dx, tail, no_lane, n)
 
     return input_gradients

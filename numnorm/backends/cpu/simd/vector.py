@@ -136,6 +136,26 @@ def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
     return builder.call(function, [a, b, c])
 
 
+def _plain_rounded_sum(a: Any, b: Any) -> Any:
+    """Return ``a + b`` of two vectors, each rounded before: a product is not contracted with it."""
+    return a + b
+
+
+@compiled_as(_plain_rounded_sum)
+def rounded_sum(typing_context, a, b):
+    """Return ``a + b`` of two vectors, each rounded before: a product is not contracted with it."""
+
+    def generate(context, builder, signature, arguments):
+        # LLVM forms an FMA of a sum without flags, too; a fence stands between product and sum.
+        kind = arguments[0].type
+        suffix = {"float": "f32", "double": "f64"}[str(kind.element)]
+        name = f"llvm.arithmetic.fence.v{kind.count}{suffix}"
+        fence = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind]), name)
+        return builder.fadd(builder.call(fence, [arguments[0]]), arguments[1])
+
+    return a(a, b), generate
+
+
 def _plain_reduce_sum(lanes: Any) -> Any:
     """Return the sum of all lanes: repeatedly add the upper half to the lower half."""
     while lanes.size > 1:

@@ -1,0 +1,149 @@
+"""The norms of the sum of two NumPy arrays, and their gradients."""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import check_shape
+from numnorm.array_likes import check_out
+from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling
+from numnorm.backends.cpu.compiler.jit import Kernel
+from numnorm.backends.cpu.compiler.parallel import is_small, run
+from numnorm.backends.cpu.memory.host_arrays import (
+    Array,
+    as_float_array,
+    as_kernel_array,
+    like_input,
+    output_like,
+    result,
+    wider_dtype,
+)
+from numnorm.backends.cpu.memory.placement import empty_like
+from numnorm.backends.cpu.rows.residual_kernel import make_row_added
+from numnorm.backends.cpu.rows.rows import (
+    Plan,
+    forward_plan,
+    kernel_parameters,
+    new_statistics,
+    row_backward,
+    row_forward,
+    saved_as,
+)
+from numnorm.backends.cpu.rows.tiles import widest
+from numnorm.backends.cpu.simd.element_type import ElementType
+from numnorm.layouts import RowLayout
+
+_NOTHING = np.empty(0), np.empty(0)
+
+
+@functools.cache
+def _kernel(formula: Formula, element_type: ElementType, narrow: bool) -> Kernel:
+    return make_row_added(formula, element_type, narrow=narrow)
+
+
+def added_forward(
+    norm: Norm,
+    x: Array,
+    residual: Any,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    out: Any,
+    total_out: Any,
+    save: bool,
+) -> tuple[Array, Array, Array | None, Array | None]:
+    """Return y, the sum and, where `save` is true, mean (or root mean square) and rstd."""
+    residual = as_float_array("residual", residual)
+    check_shape("residual", residual.shape, x.shape, "the shape of x")
+    wide = wider_dtype("residual", residual, x) or x.dtype
+    x, residual = x.astype(wide, copy=False), residual.astype(wide, copy=False)
+    for name, array in (("out", out), ("total_out", total_out)):
+        if array is not None:
+            check_out(array, x, "the sum", name)
+    if out is not None and total_out is not None and np.may_share_memory(out, total_out):
+        raise ValueError("out and total_out must not share memory, got arrays that do")
+    plan = forward_plan(norm, x.dtype, layout, scaling)
+    if plan.small or not _takes_as_usual(gamma, beta, layout=layout):
+        total = _sum_of(x, residual, total_out)
+        y, mean, rstd = row_forward(norm, total, gamma, beta, layout, scaling, out, save)
+        return y, total, mean, rstd
+    return _in_blocks(plan, norm, x, residual, gamma, beta, layout, out, total_out, save)
+
+
+def _takes_as_usual(*parameters: Any, layout: RowLayout) -> bool:
+    """Return whether no parameter broadcasts against x."""
+    given = (np.shape(array) for array in parameters if array is not None)
+    return all(shape == layout.parameter_shape for shape in given)
+
+
+def _sum_of(x: Array, residual: Array, out: Any = None) -> Array:
+    with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
+        total: Array = np.add(x, residual, out=out)
+    return total
+
+
+def _in_blocks(
+    plan: Plan,
+    norm: Norm,
+    x: Array,
+    residual: Array,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    out: Any,
+    total_out: Any,
+    save: bool,
+) -> tuple[Array, Array, Array | None, Array | None]:
+    """Return what `added_forward` does, by the kernel that adds and normalizes."""
+    element_type, order, size = plan.element_type, layout.order, plan.size
+    weights = kernel_parameters(norm, gamma, beta, layout, element_type)
+    source = as_kernel_array(x, element_type, order, size)
+    other = as_kernel_array(residual, element_type, order, size)
+    targets = [
+        empty_like(source, other)
+        if array is None
+        else output_like(source, x, "the sum", array, element_type, order, (other, *weights))
+        for array in (out, total_out)
+    ]
+    mean, rstd = new_statistics(layout) if save else _NOTHING
+    kernel = _kernel(norm.formula, element_type, layout.width <= widest(element_type))
+    of_rows = mean.reshape(-1), rstd.reshape(-1)
+    arguments = source, other, *weights, *plan.constants, *reversed(targets), *of_rows, plan.parts
+    run(kernel, arguments, 2 * plan.work, plan.parts)
+    y, total = (
+        result(target, x, array, order)
+        for target, array in zip(targets, (out, total_out), strict=True)
+    )
+    if not save:
+        return y, total, None, None
+    mean, rstd = (saved_as(array, layout, element_type) for array in of_rows)
+    return y, total, mean, rstd
+
+
+def added_backward(
+    norm: Norm,
+    dy: Any,
+    dtotal: Any,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    detached: Detached,
+    out: Any,
+) -> tuple[Array, Array | None, Array | None]:
+    """Return dx and the gradients of the parameters, where x is the sum."""
+    given = norm, dy, x, mean, rstd, gamma, None, layout, scaling, detached
+    if dtotal is None:
+        return row_backward(*given, out)
+    addend = like_input("dtotal", dtotal, x)
+    one_dtype = type(dy) is np.ndarray and dy.dtype is x.dtype
+    if one_dtype and not is_small(x.size) and _takes_as_usual(gamma, layout=layout):
+        return row_backward(*given, out, addend)
+    dx, dgamma, dbeta = row_backward(*given, None)
+    if out is not None:
+        check_out(out, x, norm.names.x)
+    return _sum_of(dx, addend, dx if out is None else out), dgamma, dbeta
