@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numnorm._dask import batch, denormalize, instance, moments, moving, quantiles, rows
+from numnorm._dask import (
+    batch,
+    denormalize,
+    instance,
+    moments,
+    moving,
+    quantiles,
+    residual,
+    rows,
+)
 from numnorm._dask.moments import merge, of_divisor, placed
 from numnorm._dask.quantiles import merged_quantiles
 from numnorm.array_likes import as_plain_array, library_of
@@ -32,6 +41,8 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """
     if function in (inverse.denormalize, inverse.denormalize_backward):
         return denormalize.call(function, arguments)
+    if function in residual.NORMS:
+        return residual.call(function, arguments)
     counting = taken_counting(arguments)
     labels, means = counting.get("labels"), means_of(counting.get("statistics"))
     library = library_of(labels) or library_of(means)

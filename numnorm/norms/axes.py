@@ -182,8 +182,13 @@ def _same(array: Any) -> Any:
 _NDARRAY = np.ndarray  # looked up at every call
 
 
-def resolve_axis(x: Any, axis: Any, eps: Any) -> tuple[RowBackend, Any, RowLayout, Scaling]:
-    """Return the backend of x, x in a float dtype, its rows over `axis`, and their scaling."""
+def resolve_axis(
+    x: Any, axis: Any, eps: Any, name: str = "x"
+) -> tuple[RowBackend, Any, RowLayout, Scaling]:
+    """Return the backend of x, x in a float dtype, its rows over `axis`, and their scaling.
+
+    `name` is the name of x in messages.
+    """
     # One cached lookup: a small call would spend much of its time on the separate checks.
     if type(x) is _NDARRAY and type(axis) is int and type(eps) is float:
         try:
@@ -199,7 +204,7 @@ def resolve_axis(x: Any, axis: Any, eps: Any) -> tuple[RowBackend, Any, RowLayou
                 return with_weighting(backend, weighting), array, layout, scaling
             except (TypeError, ValueError):
                 pass
-    backend, x = backend_for(x, "x")
+    backend, x = backend_for(x, name)
     return backend, x, row_layout(x.shape, axis), scaling_by(check_eps(eps))
 
 

@@ -273,7 +273,7 @@ def add_layer_norm_backward(
     if "dask" in modules and any_lazy(dy, total, mean, rstd, gamma, dtotal):
         return lazily(add_layer_norm_backward, locals())
     rows: Any
-    rows, x, layout, scaling = resolve_axis(total, axis, 0.0)
+    rows, x, layout, scaling = resolve_axis(total, axis, 0.0, "total")
     given = x, mean, rstd, gamma, layout, scaling, detached_by(detach), out
     return Gradients(*rows.added_backward(_LAYER, dy, dtotal, *given))
 
@@ -295,10 +295,12 @@ def add_rms_norm(
 
     Parameters
     ----------
-    x, residual, out, total_out
+    x, residual
         As for `add_layer_norm`.
     gamma, axis, eps
         As for `rms_norm`.
+    out, total_out
+        As for `add_layer_norm`.
 
     Returns
     -------
@@ -387,10 +389,12 @@ def add_rms_norm_backward(
 
     Parameters
     ----------
-    dy, total, gamma, dtotal, axis, out
+    dy : array_like
         As for `add_layer_norm_backward`.
-    rstd : array_like
-        As `add_rms_norm_forward` returned it.
+    total, rstd : array_like
+        As `add_rms_norm_forward` returned them.
+    gamma, dtotal, axis, out
+        As for `add_layer_norm_backward`.
 
     Returns
     -------
@@ -416,7 +420,7 @@ def add_rms_norm_backward(
     if "dask" in modules and any_lazy(dy, total, rstd, gamma, dtotal):
         return lazily(add_rms_norm_backward, locals())
     rows: Any
-    rows, x, layout, scaling = resolve_axis(total, axis, 0.0)
+    rows, x, layout, scaling = resolve_axis(total, axis, 0.0, "total")
     given = x, None, rstd, gamma, layout, scaling, Detached(), out
     dx, dgamma, _ = rows.added_backward(_RMS, dy, dtotal, *given)
     return RMSGradients(dx, dgamma)

@@ -43,10 +43,10 @@ def few_registers(monkeypatch):
     monkeypatch.setattr(launch, "_LOOP", 32)
     for name, value in (("_TEAMS", ()), ("_LOOP", 32), ("_STRIP", 32)):
         monkeypatch.setattr(launch, f"_BACKWARD{name}", value)
-    for plan in (gradient_plan, rows._forward_plan):
+    for plan in (gradient_plan, rows.forward_plan):
         plan.cache_clear()
     yield
-    for plan in (gradient_plan, rows._forward_plan):
+    for plan in (gradient_plan, rows.forward_plan):
         plan.cache_clear()
 
 

@@ -270,6 +270,8 @@ def others(name: str, like: Callable[[Any], Any] = np.asarray) -> Results:
         return [numnorm.denormalize(like(x), like(mean), like(rstd))]
     if name == "quantiles":
         return [numnorm.quantiles(like(x)).median()]
+    if name in ("add_layer_norm", "add_rms_norm"):
+        return list(getattr(numnorm, name)(like(x), like(x[::-1].copy())))
     moments = numnorm.batch_moments(like(x))
     return [moments.mean, moments.var()]
 
@@ -312,7 +314,15 @@ def _others_like(library: str, convert: str, name: str) -> Results:
     return [np.asarray(each) for each in results]
 
 
+_OF_SUMS: dict[str, Callable[[str], Results]] = {
+    "Dask": _others_of_dask,
+    "array API": lambda name: _others_like("array_api_strict", "asarray", name),
+    "PyTorch": lambda name: _others_like("torch", "from_numpy", name),
+}
+
 OTHERS: dict[str, dict[str, Callable[[str], Results]]] = {
+    "add_layer_norm": _OF_SUMS,
+    "add_rms_norm": _OF_SUMS,
     "batch_moments": {
         "Dask": _others_of_dask,
         "xarray": lambda name: _others_by_name(name, chunked=False),

@@ -34,6 +34,7 @@ _HOMES = {
     "moving.windows": ("moving_backward", "moving_forward", "moving_step"),
     "rows.backward": ("row_backward",),
     "rows.forward": ("row_forward",),
+    "rows.residual": ("added_backward", "added_forward"),
     "recurrent.sequences": (
         "check_packed",
         "copied_parameter",

@@ -62,7 +62,7 @@ def backward(case, dy, x, mean, rstd):
     sums, lost = np.full((2, case.parameters, *size), np.nan, element.compute_type)
     kernel.launch(
         case.parts, 0, *addresses(dy, x), SavedStatistics(*addresses(mean, rstd)),
-        parameters_of(case), register(dx), PartialSums(*addresses(sums, lost)),
+        parameters_of(case), register(dx), 0, PartialSums(*addresses(sums, lost)),
         RowSizes(rows, width, run, channels), case.parts, scaling_of(case, width),
     )  # fmt: skip
     return dx, sums

@@ -83,7 +83,7 @@ def of_runs(case, dy, x, mean, rstd):
     )
     kernel.launch(
         rows, 0, *addresses(dy, x), SavedStatistics(*addresses(mean, rstd)), parameters_of(case),
-        *addresses(dx), PartialSums(*addresses(sums, None)),
+        *addresses(dx), 0, PartialSums(*addresses(sums, None)),
         RowSizes(rows, width, run, case.channels), rows, scaling_of(case, width),
     )  # fmt: skip
     return dx, sums

@@ -12,6 +12,7 @@ from simulated_target import register
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT64
 from numnorm.backends.cuda.rows.arguments import (
+    Addition,
     Parameter,
     RowParameters,
     RowScaling,
@@ -53,7 +54,7 @@ def run(x, gamma, beta, shape, formula=AFFINE, eps=1e-5, make=make_row_forward, 
     )
     width = x.shape[1]
     kernel.launch(
-        -(-ROWS // shape.teams), 0, register(x), parameters, register(y),
+        -(-ROWS // shape.teams), 0, register(x), Addition(0, 0), parameters, register(y),
         SavedStatistics(*map(register, saved)), RowSizes(ROWS, width, width, 1),
         RowScaling(1 / width, 1 / width, 0.0), eps, np.sqrt(eps),
     )  # fmt: skip

@@ -65,6 +65,21 @@ class Statistics(NamedTuple):
     rstd: Any
 
 
+class Incoming(NamedTuple):
+    """The gradients that come from the results of a norm of a sum (read).
+
+    Attributes
+    ----------
+    dy : array
+        The gradient with respect to y.
+    addend : array
+        The gradient with respect to the sum, which is added to dx.
+    """
+
+    dy: Any
+    addend: Any
+
+
 class GradientCoefficients(NamedTuple):
     """The numbers in the gradient of a row.
 

@@ -31,6 +31,7 @@ from numnorm.backends.cpu.memory.kernel_arrays import make_scratch, release, row
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
 from numnorm.backends.cpu.rows.arguments import (
     GradientCoefficients,
+    Incoming,
     Parameters,
     Segments,
     Statistics,
@@ -559,18 +560,17 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
 def make_row_backward_added(formula: Formula, element_type: ElementType) -> Kernel:
     """Return the kernel of a norm's gradients that adds an array like dx to dx.
 
-    It takes what the kernel of `make_row_backward` takes, with the addend before dx.
+    It takes what the kernel of `make_row_backward` takes, and the addend after dy.
     """
     all_parts = _make_all_parts(formula, element_type, adds=True)
 
     def kernel(
-        dy: Any,
+        incoming: Incoming,
         x: Any,
         saved: Statistics,
         weights: Parameters,
         segments: Segments,
         coefficients: GradientCoefficients,
-        addend: Any,
         dx: Any,
         sums: Parameters,
         results: Parameters,
@@ -578,7 +578,7 @@ def make_row_backward_added(formula: Formula, element_type: ElementType) -> Kern
         first: int,
         last: int,
     ) -> None:
-        arrays = dy, x, dx, addend
+        arrays = incoming.dy, x, dx, incoming.addend
         given = saved, weights, segments, coefficients
         all_parts(arrays, *given, sums, results, parts, first, last)
 

@@ -24,6 +24,7 @@ from numnorm.backends.cpu.rows.residual_kernel import make_row_added
 from numnorm.backends.cpu.rows.rows import (
     Plan,
     forward_plan,
+    gradients_of,
     kernel_parameters,
     new_statistics,
     row_backward,
@@ -142,7 +143,7 @@ def added_backward(
     addend = like_input("dtotal", dtotal, x)
     one_dtype = type(dy) is np.ndarray and dy.dtype is x.dtype
     if one_dtype and not is_small(x.size) and _takes_as_usual(gamma, layout=layout):
-        return row_backward(*given, out, addend)
+        return gradients_of(*given, out, addend)
     dx, dgamma, dbeta = row_backward(*given, None)
     if out is not None:
         check_out(out, x, norm.names.x)

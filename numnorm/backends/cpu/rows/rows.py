@@ -221,17 +221,12 @@ def row_backward(
     scaling: Scaling,
     detached: Detached,
     out: Any,
-    addend: Array | None = None,
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return dx and, for a norm with parameters, dgamma and dbeta.
-
-    An `addend`, of the shape and dtype of x, is added to dx. Then dy has this dtype, too, and no
-    parameter broadcasts.
-    """
+    """Return dx and, for a norm with parameters, dgamma and dbeta."""
     plan = backward_plan(norm, x.dtype, layout, scaling, detached)
     count, classes = norm.parameters, (type(mean), type(gamma), type(beta))
     fast_path = plan.fast_path.get(classes) if type(dy) is type(rstd) is np.ndarray else None
-    if fast_path is not None and addend is None and (out is None or type(out) is np.ndarray):
+    if fast_path is not None and (out is None or type(out) is np.ndarray):
         dx = new_dx(plan, x, dy) if out is None else out
         gradients = one_each(count, np.empty, layout.parameter_shape, x.dtype)
         arrays = dy, x, rstd, dx, mean, gamma, beta, *gradients
@@ -240,6 +235,29 @@ def row_backward(
     if (wide := wider_dtype(norm.names.dy, dy, x)) is not None:
         others = beta, layout, scaling, detached
         return _in_wider_dtype(wide, norm, dy, x, mean, rstd, gamma, others, out)
+    return gradients_of(norm, dy, x, mean, rstd, gamma, beta, layout, scaling, detached, out, None)
+
+
+def gradients_of(
+    norm: Norm,
+    dy: Any,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    detached: Detached,
+    out: Any,
+    addend: Array | None,
+) -> tuple[Array, Array | None, Array | None]:
+    """Return what `row_backward` does, for a dy of the dtype of x.
+
+    An `addend`, of the shape and dtype of x, is added to dx; then no parameter broadcasts.
+    """
+    plan = backward_plan(norm, x.dtype, layout, scaling, detached)
+    count, classes = norm.parameters, (type(mean), type(gamma), type(beta))
     element_type, order = plan.element_type, layout.order
     try:
         taken = _as_kernel_takes(norm, dy, x, mean, rstd, gamma, beta, layout, plan)
@@ -264,7 +282,7 @@ def row_backward(
     summed = False
     if plan.elements:
         arguments = (
-            grad, source, *statistics, *weights, *plan.constants, *added, target, *totals,
+            grad, *added, source, *statistics, *weights, *plan.constants, target, *totals,
             *results, plan.parts,
         )  # fmt: skip
         summed = run(kernel, arguments, plan.work, plan.parts) and in_kernel

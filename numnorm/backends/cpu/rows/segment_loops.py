@@ -193,9 +193,9 @@ def _make_g_and_xhat(formula: Formula, element_type: ElementType) -> Callable[..
 
 
 def make_added(element_type: ElementType, *, adds: bool) -> Callable[..., Any]:
-    """Return a compiled ``added(value, addend)`` of stored vectors: the value, or, if it `adds`, the sum.
+    """Return a compiled ``added(value, addend)`` of stored vectors.
 
-    The sum is rounded.
+    It is the value, or, if it `adds`, the rounded sum.
     """
     to_compute, to_storage = element_type.to_compute, element_type.to_storage
 

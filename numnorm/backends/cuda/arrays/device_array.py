@@ -144,9 +144,15 @@ class Output(NamedTuple):
 
 
 def output_like(
-    x: DeviceArray, order: Order, out: Any, inputs: tuple[Any, ...], *, in_place: bool = True
+    x: DeviceArray,
+    order: Order,
+    out: Any,
+    inputs: tuple[Any, ...],
+    *,
+    in_place: bool = True,
+    name: str = "out",
 ) -> Output:
-    """Return the output for a result of the shape and dtype of x.
+    """Return the output for a result of the shape and dtype of x; `name` is that of `out`.
 
     The kernel writes to `out` itself if that is C-contiguous and does not overlap an input; if it
     works `in_place`, `out` may be an input. The `inputs` are the arrays that the kernel reads; some
@@ -154,7 +160,7 @@ def output_like(
     """
     destination = None
     if out is not None:
-        _check_out(out, x)
+        _check_out(name, out, x)
         destination = out if order is None else x.lib.permuted(out, order)
         if x.lib.is_contiguous(destination) and not any(
             _clash(x.lib, destination, a, in_place=in_place) for a in inputs
@@ -175,14 +181,14 @@ def result(output: Output, x: DeviceArray, order: Order) -> Any:
     return x.lib.permuted(output.target, tuple(order.index(a) for a in range(len(order))))
 
 
-def _check_out(out: Any, x: DeviceArray) -> None:
+def _check_out(name: str, out: Any, x: DeviceArray) -> None:
     if not x.lib.writable:
-        raise TypeError(f"out must be None: a {x.lib.label} cannot be written")
-    array = as_companion("out", out, x)
-    check_shape("out", array.shape, x.shape, f"the shape of {x.name}")
+        raise TypeError(f"{name} must be None: a {x.lib.label} cannot be written")
+    array = as_companion(name, out, x)
+    check_shape(name, array.shape, x.shape, f"the shape of {x.name}")
     if array.element != x.element:
         wanted, got = x.element.name, array.element.name
-        raise TypeError(f"out must have dtype {wanted}, that of the result, got {got}")
+        raise TypeError(f"{name} must have dtype {wanted}, that of the result, got {got}")
 
 
 def _clash(library: ArrayLibrary, memory: Any, source: Any, *, in_place: bool) -> bool:

@@ -38,6 +38,21 @@ class RowParameters(NamedTuple):
     beta: Parameter
 
 
+class Addition(NamedTuple):
+    """What is added to x before it is normalized; both addresses are 0 if nothing is.
+
+    Attributes
+    ----------
+    residual : elements
+        An array like x. Read.
+    total : elements
+        The sum of x and the residual. Written; it may be x or the residual.
+    """
+
+    residual: Any
+    total: Any
+
+
 class SavedStatistics(NamedTuple):
     """The statistics of each row, for the backward pass.
 
@@ -106,6 +121,7 @@ class PartialSums(NamedTuple):
     lost: Any
 
 
+ADDITION = Addition, ("address",) * 2
 STATISTICS = SavedStatistics, ("address",) * 2
 SIZES = RowSizes, ("index",) * 4
 SUMS = PartialSums, ("address",) * 2

@@ -93,6 +93,7 @@ class GradientPlan(NamedTuple):
 
 # Norms that differ only in their layouts share kernels.
 _in_registers = functools.cache(make_row_backward)
+_adding = functools.cache(functools.partial(make_row_backward, adds=True))
 _by_segments = functools.cache(make_row_backward_loop)
 _coefficients = functools.cache(make_row_backward_coefficients)
 _by_columns = functools.cache(make_row_backward_columns)
@@ -111,11 +112,13 @@ def gradient_plan(
     scaling: Scaling,
     detached: Detached,
     aligned: bool,
+    adds: bool = False,
 ) -> GradientPlan:
     """Return the plan for elements of this type, `aligned` if all arrays begin at 16 bytes.
 
     The gradients of the parameters have the type `gradient`. The `missing` numbers stand for a
-    gamma and a beta that are no arrays.
+    gamma and a beta that are no arrays. A plan that `adds`, of rows that fit the registers, has a
+    launch that takes what is added to dx last.
     """
     formula, parameters = norm.formula, norm.parameters
     shape = backward_shape(layout.width, element, aligned=aligned)
@@ -123,7 +126,8 @@ def gradient_plan(
     channels = layout.channels if parameters else 1
     coefficients, strips = None, 1
     if shape.vectors:
-        kernel = _in_registers(formula, element, saved, weights, parameters, shape)
+        make = _adding if adds else _in_registers
+        kernel = make(formula, element, saved, weights, parameters, shape)
         parts = backward_parts(layout.rows, shape, 1 if by_segment else channels)
     elif by_segment or not parameters:
         shape, parts = segment_shape(layout.width, layout.segment, element, shape), layout.rows
@@ -146,7 +150,7 @@ def gradient_plan(
     numbers: tuple[Any, ...] = sizes, parts
     first = None
     if coefficients is None:
-        arrays: Any = *read, -7, PartialSums(-8, -9)
+        arrays: Any = *read, -7, -10 if adds else 0, PartialSums(-8, -9)
         numbers = *numbers, row_scaling
     else:
         first = PreparedLaunch(coefficients, layout.rows, (*read, -7), (sizes, row_scaling))
@@ -199,13 +203,13 @@ def row_backward(
         grad = as_parameter(norm.names.dy, dy, x.shape, "the shape of the input", x)
         others = mean, rstd, gamma, beta, layout, scaling, detached, x.element
         if grad.element == x.element:
-            return _row_backward(norm, grad, x, *others, out, key)
+            return backward_of_one_dtype(norm, grad, x, *others, out, key)
         return in_wider_dtype(
-            grad, x, out, lambda dy, x, out: _row_backward(norm, dy, x, *others, out, None)
+            grad, x, out, lambda dy, x, out: backward_of_one_dtype(norm, dy, x, *others, out)
         )
 
 
-def _row_backward(
+def backward_of_one_dtype(
     norm: Norm,
     grad: DeviceArray,
     x: DeviceArray,
@@ -218,11 +222,13 @@ def _row_backward(
     detached: Detached,
     element: ElementType,
     out: Any,
-    key: Any,
+    key: Any = None,
+    addend: Any = None,
 ) -> tuple[Any, ...]:
     """Return the same for a dy of the dtype of x; without gamma its gradient is an `element`.
 
-    `key` is that of `KnownCalls`, None for a call that is not to be kept.
+    `key` is that of `KnownCalls`, None for a call that is not to be kept. An `addend`, an array
+    like x, is added to dx, if rows fit the registers and gamma does not broadcast.
     """
     of_mean, of_rstd = saved_statistics(norm, mean, rstd, layout, x)
     try:
@@ -238,17 +244,18 @@ def _row_backward(
         return broadcast_backward(without_gamma, error, norm, grad, x, *saved, gamma, layout)
     source, grads = in_order(x, layout.order), in_order(grad, layout.order)
     inputs = grads, source, of_mean.array, of_rstd.array, scale.array, shift.array
-    output = output_like(x, layout.order, out, inputs)
+    added = () if addend is None else (in_order(addend, layout.order),)
+    output = output_like(x, layout.order, out, (*inputs, *added))
     weights = Weights(scale.element, shift.element, layout.shared)
     gradient = scale.element or element
     if not layout.rows * layout.width:
         return result(output, x, layout.order), *_no_gradients(norm, layout, x, gradient)
-    aligned = all_aligned(x, layout, (grads, source, output.target), scale, shift)
+    aligned = all_aligned(x, layout, (grads, source, output.target, *added), scale, shift)
     missing = scale.number, shift.number
     given = norm, x.element, of_rstd.element, weights, missing, gradient, layout, scaling, detached
     plan_if = functools.partial(gradient_plan, *given)
-    read = grads, source, of_mean.array, of_rstd.array, scale.array, shift.array
-    gradients = _launched(norm, plan_if(aligned), x, layout, gradient, read, output.target)
+    plan = plan_if(aligned, adds=bool(added))
+    gradients = _launched(norm, plan, x, layout, gradient, inputs, output.target, added)
     as_given = (
         grads is grad.array and source is x.array and of_rstd.array is rstd
         and (of_mean.array is mean or not norm.formula.centred)
@@ -273,10 +280,12 @@ def _launched(
     gradient: ElementType,
     read: Any,
     target: Any,
+    added: tuple[Any, ...] = (),
 ) -> tuple[Any, Any]:
     """Launch the kernels of a plan, which write dx to the target; return dgamma and dbeta.
 
-    What is read are dy, x, mean, rstd, gamma and beta: arrays, or their addresses.
+    What is read are dy, x, mean, rstd, gamma and beta: arrays, or their addresses. What is `added`
+    to dx, if anything, is read, too.
     """
     partials = _partial_sums(norm, plan, x)
     if plan.coefficients is not None:
@@ -285,7 +294,7 @@ def _launched(
         plan.coefficients.run(x, *read, coefficients)
         dy, source, _, _, *parameters = read
         read = dy, source, *parameters, coefficients
-    plan.kernel.run(x, *read, target, *partials)
+    plan.kernel.run(x, *read, target, *partials, *added)
     return summed_gradients(norm, plan.finish, layout, x, gradient, partials.sums)
 
 

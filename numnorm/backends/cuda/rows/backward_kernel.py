@@ -173,10 +173,10 @@ def backward_parameters(element: ElementType) -> tuple[Any, ...]:
     """Return the kinds of the parameters of a kernel that stores dx of rows.
 
     They are the addresses of dy and x; `SavedStatistics`; `RowParameters`; the address of dx,
-    which may be dy or x; `PartialSums`; `RowSizes`; the number of parts of the rows; and
-    `RowScaling`.
+    which may be dy or x; the address of what is added to dx, 0 for nothing; `PartialSums`;
+    `RowSizes`; the number of parts of the rows; and `RowScaling`.
     """
-    groups = STATISTICS, parameters_kind(element), "address", SUMS, SIZES
+    groups = STATISTICS, parameters_kind(element), "address", "address", SUMS, SIZES
     return "address", "address", *groups, "index", scaling_kind(element)
 
 
@@ -238,20 +238,26 @@ def make_row_means(element: ElementType) -> Any:
     return means
 
 
-def make_write_gradient(element: ElementType, columns: RowColumns) -> Any:
+def make_write_gradient(element: ElementType, columns: RowColumns, *, adds: bool = False) -> Any:
     """Return a device function that stores dx of a row from g and xhat in registers.
 
-    ``write_gradient(dx, first, at, limit, grads, values, means, scale, factor)``.
+    ``write_gradient(dx, addend, first, at, limit, grads, values, means, scale, factor)``. If it
+    `adds`, it adds the elements at the address `addend` to dx.
     """
+    read_columns = make_read_columns(element, columns)
     write_columns = make_write_columns(element, columns)
     gradient = device(input_gradient)
     slots = columns.slots
 
     @device
-    def write_gradient(dx, first, at, limit, grads, values, means, scale, factor):
+    def write_gradient(dx, addend, first, at, limit, grads, values, means, scale, factor):
         for k in range(slots):
             grad = gradient(grads[k], values[k], means[0], means[1], factor)
             values[k] = grad * scale
+        if adds:
+            read_columns(addend, first, at, limit, grads)
+            for k in range(slots):
+                values[k] += grads[k]
         write_columns(dx, first, at, limit, values)
 
     return write_gradient
@@ -264,11 +270,13 @@ def make_row_backward(
     weights: Weights,
     count: int,
     shape: RowShape,
+    *,
+    adds: bool = False,
 ) -> Kernel:
     """Return the kernel of rows that fit the registers of a team.
 
     It takes what `backward_parameters` names, and has a block for each part of the rows. The norm
-    has `count` parameters.
+    has `count` parameters. Only rows whose segments share no parameters are added to.
 
     If segments share parameters, the kernel stores the sums of each segment in ``sums (parameters,
     rows * segments)``. Otherwise it stores the sums of each part in ``sums (parameters, parts,
@@ -278,35 +286,41 @@ def make_row_backward(
     """
     if weights.shared and count:
         return _of_segments(formula, element, saved, weights, count, shape)
-    return _of_columns(formula, element, saved, weights, count, shape)
+    return _of_columns(formula, element, saved, weights, count, shape, adds=adds)
 
 
 def _make_gradient_of_row(
-    formula: Formula, element: ElementType, saved: ElementType, count: int, shape: RowShape
+    formula: Formula,
+    element: ElementType,
+    saved: ElementType,
+    count: int,
+    shape: RowShape,
+    *,
+    adds: bool,
 ) -> Any:
     """Return a device function that stores dx of a row, and adds to the sums of its columns.
 
     ``gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, smem, scaling)``:
-    `arrays` are dy, x, the saved statistics and dx; `registers` are xhat, g, gamma and beta;
-    `of_parameters` are the sums of each column for dgamma and dbeta.
+    `arrays` are dy, x, the saved statistics, dx and what is added to it; `registers` are xhat, g,
+    gamma and beta; `of_parameters` are the sums of each column for dgamma and dbeta.
     """
     columns = row_columns(element, shape)
     read_normalized = _make_read_normalized(formula, element, saved, shape)
     gradient_sums = make_column_gradient_sums(formula, element, count, columns)
     team_two_sums = make_team_two_sums(shape.team)
     means_of = make_row_means(element)
-    write_gradient = make_write_gradient(element, columns)
+    write_gradient = make_write_gradient(element, columns, adds=adds)
 
     @device
     def gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, smem, scaling):
-        dy, x, statistics, dx = arrays
+        dy, x, statistics, dx, addend = arrays
         values, grads, weight, bias = registers
         scale, factor = read_normalized(dy, x, statistics, row, width, limit, at, values, grads)
         of_gamma, of_beta = of_parameters
         g, g_xhat = gradient_sums(grads, values, weight, bias, of_gamma, of_beta)
         g, g_xhat = team_two_sums(g, g_xhat, smem)
         means = means_of(g, g_xhat, scale, factor, scaling)
-        write_gradient(dx, row * width, at, limit, grads, values, means, scale, factor)
+        write_gradient(dx, addend, row * width, at, limit, grads, values, means, scale, factor)
 
     return gradient_of_row
 
@@ -318,6 +332,8 @@ def _of_columns(
     weights: Weights,
     count: int,
     shape: RowShape,
+    *,
+    adds: bool,
 ) -> Kernel:
     columns = row_columns(element, shape)
     zero = constant(element, 0.0)
@@ -326,13 +342,13 @@ def _of_columns(
     lanes, slots = columns.lanes, columns.slots
     weight_of = make_weight(element, weights.gamma, columns, shared=False)
     bias_of = make_weight(element, weights.beta, columns, shared=False)
-    gradient_of_row = _make_gradient_of_row(formula, element, saved, count, shape)
+    gradient_of_row = _make_gradient_of_row(formula, element, saved, count, shape, adds=adds)
     flush = make_flush(element, shape)
     folding = smem_for_folding(element, shape) if count else 1
     half = smem_for_sums(shape)
     both = 2 * smem_for_sums(shape)
 
-    def kernel(dy, x, statistics, parameters, dx, partials, sizes, parts, scaling):
+    def kernel(dy, x, statistics, parameters, dx, addend, partials, sizes, parts, scaling):
         smem = cuda.shared.array(both, compute_type)
         folded = cuda.shared.array(folding, compute_type)
         values = cuda.local.array(slots, compute_type)
@@ -358,8 +374,8 @@ def _of_columns(
                 active = start + mine < rows
                 row, limit = (start + mine, width) if active else (0, 0)
                 gradient_of_row(
-                    (dy, x, statistics, dx), row, width, limit, at, (values, grads, weight, bias),
-                    (of_gamma, of_beta), smem[turn:], scaling,
+                    (dy, x, statistics, dx, addend), row, width, limit, at,
+                    (values, grads, weight, bias), (of_gamma, of_beta), smem[turn:], scaling,
                 )  # fmt: skip
                 turn, start = half - turn, start + teams * parts
             last, first = start >= rows, part * width
@@ -393,7 +409,7 @@ def _of_segments(
     half = smem_for_sums(shape)
     both = 2 * half
 
-    def kernel(dy, x, statistics, parameters, dx, partials, sizes, parts, scaling):
+    def kernel(dy, x, statistics, parameters, dx, addend, partials, sizes, parts, scaling):
         smem = cuda.shared.array(both, compute_type)
         values = cuda.local.array(slots, compute_type)
         grads = cuda.local.array(slots, compute_type)
@@ -414,7 +430,7 @@ def _of_segments(
             g, g_xhat = team_two_sums(g, g_xhat, smem[turn:])
             turn = half - turn
             means = means_of(g, g_xhat, scale, factor, scaling)
-            write_gradient(dx, row * width, at, limit, grads, values, means, scale, factor)
+            write_gradient(dx, 0, row * width, at, limit, grads, values, means, scale, factor)
             channel += next_channel
             channel -= channels if channel >= channels else 0
             start += teams * parts

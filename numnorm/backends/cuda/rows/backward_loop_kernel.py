@@ -239,7 +239,7 @@ def _make_write_segments(
             first, here = (row * segment_count + number) * segment, at
             while here < segment:
                 read_segment(arrays, first, here, segment, coefficients, of_segment, registers)
-                write_gradient(dx, first, here, segment, grads, values, means, scale, factor)
+                write_gradient(dx, 0, first, here, segment, grads, values, means, scale, factor)
                 here += step
             channel += next_channel
             channel -= channels if channel >= channels else 0
@@ -274,7 +274,7 @@ def make_row_backward_loop(
     write_segments = _make_write_segments(formula, element, weights, shape)
     both = 2 * half
 
-    def kernel(dy, x, saved, parameters, dx, partials, sizes, parts, scaling):
+    def kernel(dy, x, saved, parameters, dx, addend, partials, sizes, parts, scaling):
         smem = cuda.shared.array(both, compute_type)
         values = cuda.local.array(slots, compute_type)
         grads = cuda.local.array(slots, compute_type)
@@ -400,7 +400,7 @@ def make_row_backward_columns(
                 normalize(values, at, width, statistics)
                 gradient_sums(grads, values, weight, bias, of_gamma, of_beta)
                 scale, factor = statistics[0], statistics[3]
-                write_gradient(dx, first, at, width, grads, values, means, scale, factor)
+                write_gradient(dx, 0, first, at, width, grads, values, means, scale, factor)
                 row += parts
             last = row >= rows
             flush(of_gamma, at, width, index, fresh, last, partials, None)

@@ -28,6 +28,7 @@ from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, ElementTy
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.compiler.vector_access import BYTES
 from numnorm.backends.cuda.rows.arguments import (
+    Addition,
     Parameter,
     RowParameters,
     RowScaling,
@@ -63,8 +64,15 @@ def _forward_kernel(
     return make(formula, element, saved, weights, shape)
 
 
+@functools.cache
+def _added_kernel(
+    formula: Formula, element: ElementType, saved: ElementType, weights: Weights, shape: RowShape
+) -> Kernel:
+    return make_row_forward(formula, element, saved, weights, shape, adds=True)
+
+
 @functools.lru_cache(maxsize=1024)
-def _forward_plan(
+def forward_plan(
     formula: Formula,
     element: ElementType,
     saved: ElementType,
@@ -73,20 +81,24 @@ def _forward_plan(
     layout: RowLayout,
     scaling: Scaling,
     aligned: bool,
+    adds: bool = False,
 ) -> PreparedLaunch:
     """Return the launch, which takes x, gamma, beta, y, mean and rstd.
 
-    The `missing` numbers stand for a gamma and a beta that are no arrays.
+    The `missing` numbers stand for a gamma and a beta that are no arrays. A launch that `adds`, of
+    rows that fit the registers, takes the residual and the sum last.
     """
     shape = launch_shape(layout.width, element, aligned=aligned)
     sizes = RowSizes(layout.rows, layout.width, layout.segment, layout.channels)
     inv_divisor = 1.0 / (layout.width - scaling.ddof)
     numbers = RowScaling(1.0 / layout.width, inv_divisor, scaling.eps_on_deviation)
     parameters = row_parameters(-2, missing)
+    addition = Addition(-7, -8) if adds else Addition(0, 0)
+    make = _added_kernel if adds else _forward_kernel
     return PreparedLaunch(
-        _forward_kernel(formula, element, saved, weights, shape),
+        make(formula, element, saved, weights, shape),
         blocks_of(layout.rows, shape),
-        (-1, parameters, -4, SavedStatistics(-5, -6)),
+        (-1, addition, parameters, -4, SavedStatistics(-5, -6)),
         (sizes, numbers, scaling.eps, math.sqrt(scaling.eps)),
     )
 
@@ -130,7 +142,7 @@ def row_forward(
             weights = Weights(scale.element, shift.element, layout.shared)
             numbers = scale.number, shift.number
             kernel = norm.formula, x.element, saved, weights
-            plan_if = functools.partial(_forward_plan, *kernel, numbers, layout, scaling)
+            plan_if = functools.partial(forward_plan, *kernel, numbers, layout, scaling)
             plan = plan_if(all_aligned(x, layout, (source, output.target), scale, shift))
             plan.run(x, source, scale.array, shift.array, output.target, *statistics)
             as_given = source is x.array and scale.array is gamma and shift.array is beta

@@ -13,7 +13,13 @@ from numnorm.backends.cuda.compiler.target import (
     make_load_one,
     make_store_one,
 )
-from numnorm.backends.cuda.rows.arguments import SIZES, STATISTICS, parameters_kind, scaling_kind
+from numnorm.backends.cuda.rows.arguments import (
+    ADDITION,
+    SIZES,
+    STATISTICS,
+    parameters_kind,
+    scaling_kind,
+)
 from numnorm.backends.cuda.statistics.row_statistics import (
     make_inverse_deviation,
     make_joined_statistics,
@@ -47,11 +53,12 @@ _SMEM_PER_WARP = 4
 def forward_parameters(element: ElementType) -> tuple[Any, ...]:
     """Return the kinds of the parameters of a forward kernel.
 
-    They are the address of x; `RowParameters`; the address of y; `SavedStatistics`; `RowSizes`;
-    `RowScaling`; and the numbers ``eps`` and ``root_eps``, the square root of eps.
+    They are the address of x; `Addition`; `RowParameters`; the address of y; `SavedStatistics`;
+    `RowSizes`; `RowScaling`; and the numbers ``eps`` and ``root_eps``, the square root of eps.
     """
     numbers = scaling_kind(element), element.compute_name, element.compute_name
-    return "address", parameters_kind(element), "address", STATISTICS, SIZES, *numbers
+    groups = ADDITION, parameters_kind(element), "address", STATISTICS, SIZES
+    return "address", *groups, *numbers
 
 
 def _columns_in_registers(element: ElementType, shape: RowShape) -> tuple[RowColumns, RowColumns]:
@@ -206,12 +213,48 @@ def _make_write_row(
     return write_row
 
 
+def _make_add_row(element: ElementType, shape: RowShape) -> Any:
+    """Return a device function that adds a row of the residual to the values, and stores the sum.
+
+    ``add_row(addition, first, at, width, active, values, smem)`` returns the first value of the
+    row. The values become the rounded sum. Nothing is stored unless the team is `active`.
+    """
+    columns = _columns_in_registers(element, shape)[0]
+    read_row, write_row = make_read_columns(element, columns), make_write_columns(element, columns)
+    slots, is_half, team = columns.slots, element.itemsize == 2, shape.team
+    compute_type = element.compute_type
+
+    @device
+    def add_row(addition, first, at, width, active, values, smem):
+        others = cuda.local.array(slots, compute_type)
+        read_row(addition.residual, first, at, width, others)
+        for k in range(slots):
+            values[k] += others[k]
+        if active:
+            write_row(addition.total, first, at, width, values)
+            if is_half:  # memory has the rounded sum
+                read_row(addition.total, first, at, width, values)
+        # Others cannot compute it: the sum may be written over x or the residual.
+        if cuda.threadIdx.x % team == 0:
+            smem[cuda.threadIdx.x // team] = values[0]
+        cuda.syncthreads()
+        return smem[cuda.threadIdx.x // team]
+
+    return add_row
+
+
 def make_row_forward(
-    formula: Formula, element: ElementType, saved: ElementType, weights: Weights, shape: RowShape
+    formula: Formula,
+    element: ElementType,
+    saved: ElementType,
+    weights: Weights,
+    shape: RowShape,
+    *,
+    adds: bool = False,
 ) -> Kernel:
     """Return the kernel of rows that fit the registers of a team.
 
-    It takes what `forward_parameters` names.
+    It takes what `forward_parameters` names. If it `adds`, it normalizes the sum with a residual.
     """
     columns = _columns_in_registers(element, shape)[0]
     compute_type = element.compute_type
@@ -229,9 +272,11 @@ def make_row_forward(
     zero, one = constant(element, 0.0), constant(element, 1.0)
     infinity = constant(element, float("inf"))
     warps = max(1, shape.threads // WARP)
-    smem_size = _SMEM_PER_WARP * warps
+    pivots = _SMEM_PER_WARP * warps
+    smem_size = pivots + teams if adds else pivots
+    add_row = _make_add_row(element, shape)
 
-    def kernel(x, parameters, y, statistics, sizes, scaling, eps, root_eps):
+    def kernel(x, addition, parameters, y, statistics, sizes, scaling, eps, root_eps):
         smem = cuda.shared.array(smem_size, compute_type)
         values = cuda.local.array(slots, compute_type)
         thread, scale, width = cuda.threadIdx.x, one, sizes.width
@@ -244,6 +289,9 @@ def make_row_forward(
         at = thread % team * lanes
         pivot = load_one(x, first)
         read_row(x, first, at, width, values)
+        if adds:
+            pivot = add_row(addition, first, at, width, active, values, smem[pivots:])
+            x = addition.total
         mean_hi, mean_lo, m2 = row_statistics(values, pivot, at, width, inv_count, smem)
         poor = leaves_range(m2 * inv_divisor, eps, eps_on_deviation)
         if any_of(poor):

@@ -180,7 +180,7 @@ def make_row_forward_loop(
 ) -> Kernel:
     """Return the kernel of rows of any width, with one block for each row.
 
-    It takes what `forward_parameters` names; y may be x.
+    It takes what `forward_parameters` names, and adds nothing; y may be x.
     """
     columns, all_sure = _columns_of_turn(element, shape)
     compute_type = element.compute_type
@@ -199,7 +199,7 @@ def make_row_forward_loop(
     one = constant(element, 1.0)
     smem_size = _SMEM_PER_WARP * warps
 
-    def kernel(x, parameters, y, saved, sizes, scaling, eps, root_eps):
+    def kernel(x, addition, parameters, y, saved, sizes, scaling, eps, root_eps):
         smem = cuda.shared.array(smem_size, compute_type)
         values = cuda.local.array(slots, compute_type)
         row, scale, width = cuda.blockIdx.x, one, sizes.width

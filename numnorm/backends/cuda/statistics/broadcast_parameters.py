@@ -160,6 +160,15 @@ def _launch_gained(
     launch(kernel, -(-count // kernel.threads), x, given, (count, axes))
 
 
+def write_sum(x: DeviceArray, source: Any, other: Any, target: Any) -> None:
+    """Write the sum of two C-contiguous arrays like x, rounded once."""
+    count = math.prod(x.shape)
+    kernel = _gained(x.element, None, x.element, x.element, x.element, 1)
+    given = source, None, other, target, NOTHING_LEFT_OUT
+    axes = axes_group(1)(Axis(count, 0, 1))
+    launch(kernel, -(-count // kernel.threads), x, given, (count, axes))
+
+
 def _left_out(weighting: Weighting | None, x: DeviceArray) -> LeftOut:
     """Return which elements of x, whose array is C-contiguous, a weighting leaves out."""
     if weighting is None:

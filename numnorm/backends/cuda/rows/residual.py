@@ -1,0 +1,145 @@
+"""The norms of the sum of two device arrays, and their gradients.
+
+Rows that fit the registers are added by the kernel of the norm, others by a kernel of their own.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+from numnorm.backends.contract.norms import Detached, Norm, Scaling
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    as_parameter,
+    output_like,
+    overlap,
+    result,
+)
+from numnorm.backends.cuda.arrays.launch import on_device_of
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
+from numnorm.backends.cuda.rows.arguments import SavedStatistics
+from numnorm.backends.cuda.rows.backward import backward_of_one_dtype, row_backward
+from numnorm.backends.cuda.rows.forward import (
+    Weight,
+    all_aligned,
+    forward_plan,
+    new_statistics,
+    row_forward,
+    weight_of,
+)
+from numnorm.backends.cuda.statistics.broadcast_parameters import write_sum
+from numnorm.backends.cuda.threads.row_columns import Weights
+from numnorm.backends.cuda.threads.row_shape import backward_shape, launch_shape
+from numnorm.layouts import RowLayout
+
+
+def added_forward(
+    norm: Norm,
+    x: DeviceArray,
+    residual: Any,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    out: Any,
+    total_out: Any,
+    save: bool,
+) -> tuple[Any, Any, Any, Any]:
+    """Return y, the sum and, where `save` is true, mean (or root mean square) and rstd."""
+    with on_device_of(x):
+        other = _in_dtype_of("residual", residual, x)
+        source = dataclasses.replace(x, array=x.lib.contiguous(x.array))
+        # Outputs are checked before anything is written.
+        y = output_like(x, None, out, (source.array, other.array, gamma, beta))
+        total = output_like(
+            x, None, total_out, (source.array, other.array, gamma, beta), name="total_out"
+        )
+        if out is not None and total_out is not None and overlap(x.lib, out, total_out):
+            raise ValueError("out and total_out must not share memory, got arrays that do")
+        weights = _plain_weights(norm, gamma, beta, layout, x)
+        if (
+            weights is None
+            or layout.order is not None
+            or not _in_registers(launch_shape, x, layout)
+        ):
+            if math.prod(x.shape):
+                write_sum(x, source.array, other.array, total.target)
+            sums = dataclasses.replace(x, array=result(total, x, None), signature=None)
+            given = norm, sums, gamma, beta, layout, scaling, out, save
+            y, mean, rstd = row_forward(*given)
+            return y, sums.array, mean, rstd
+        scale, shift = weights
+        saved = ELEMENT_TYPES[x.lib.statistic_name(x.element.name)]
+        statistics = new_statistics(x, layout, saved) if save else SavedStatistics(None, None)
+        arrays = source.array, other.array, total.target, y.target
+        plan = forward_plan(
+            norm.formula,
+            x.element,
+            saved,
+            Weights(scale.element, shift.element, layout.shared),
+            (scale.number, shift.number),
+            layout,
+            scaling,
+            all_aligned(x, layout, arrays, scale, shift),
+            adds=True,
+        )
+        read, added = (source.array, scale.array, shift.array), (other.array, total.target)
+        plan.run(x, *read, y.target, *statistics, *added)
+        return result(y, x, None), result(total, x, None), *statistics
+
+
+def _in_dtype_of(name: str, value: Any, x: DeviceArray) -> DeviceArray:
+    """Return an argument of the shape and dtype of x, checked, C-contiguous."""
+    array = as_parameter(name, value, x.shape, f"the shape of {x.name}", x)
+    if array.element != x.element:
+        wanted, got = x.element.name, array.element.name
+        raise TypeError(f"{name} must have dtype {wanted}, as {x.name} has, got {got}")
+    return array
+
+
+def _plain_weights(
+    norm: Norm, gamma: Any, beta: Any, layout: RowLayout, x: DeviceArray
+) -> tuple[Weight, Weight] | None:
+    """Return gamma and beta, checked; None if one has not its usual shape."""
+    try:
+        scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
+        return scale, weight_of(norm, "beta", beta, 0.0, layout, x)
+    except ValueError:
+        return None  # it broadcasts, or `row_forward` raises the error
+
+
+def _in_registers(shape_of: Any, x: DeviceArray, layout: RowLayout) -> bool:
+    """Return whether there are rows, which fit the registers of a team."""
+    size = layout.rows * layout.width
+    return bool(size and shape_of(layout.width, x.element, aligned=True).vectors)
+
+
+def added_backward(
+    norm: Norm,
+    dy: Any,
+    dtotal: Any,
+    x: DeviceArray,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    detached: Detached,
+    out: Any,
+) -> tuple[Any, ...]:
+    """Return dx and the gradients of the parameters, where x is the sum."""
+    others = mean, rstd, gamma, None, layout, scaling, detached
+    if dtotal is None:
+        return row_backward(norm, dy, x, *others, out)
+    with on_device_of(x):
+        addend = _in_dtype_of("dtotal", dtotal, x)
+        grad = as_parameter("dy", dy, x.shape, f"the shape of {x.name}", x)
+        usual = _plain_weights(norm, gamma, None, layout, x) is not None
+        if usual and grad.element == x.element and _in_registers(backward_shape, x, layout):
+            given = norm, grad, x, *others, x.element, out
+            return backward_of_one_dtype(*given, addend=addend)
+        output = output_like(x, None, out, (addend.array,))
+        dx, *gradients = row_backward(norm, dy, x, *others, None)
+        if math.prod(x.shape):
+            write_sum(x, x.lib.contiguous(dx), addend.array, output.target)
+        return result(output, x, None), *gradients

@@ -1,0 +1,139 @@
+"""Norms of the sum with a residual, for arrays of each library on the simulated device."""
+
+import numpy as np
+import pytest
+import reference
+from row_arrays import DTYPES, assert_close, check, draw, supports
+
+import numnorm
+
+# Rows in a part of a warp, in a block, of an odd width, and with several rows for each team.
+SHAPES = [(3, 40), (2, 700), (5, 13), (9, 8)]
+
+
+def take(library, shape, dtype, count, seed=0):
+    return [library.take(draw(shape, dtype, seed + number)) for number in range(count)]
+
+
+def sum_of(x, residual):
+    """The sum, rounded to the dtype as NumPy and ml_dtypes round it."""
+    return x.host + residual.host
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layer_norm(library, dtype, shape, order):
+    if not supports(library, dtype):
+        pytest.skip("a dtype that Numba does not have")
+    x, residual = take(library, shape, dtype, 2)
+    gamma, beta = take(library, shape[-1:], dtype, 2, seed=5)
+    y, total, mean, rstd = numnorm.add_layer_norm_forward(x, residual, gamma, beta)
+    expected = sum_of(x, residual)
+    np.testing.assert_array_equal(total.host, expected)
+    alone = numnorm.layer_norm_forward(library.take(expected), gamma, beta)
+    for got, wanted in zip((y, mean, rstd), alone, strict=True):
+        assert type(got) is type(x)
+        np.testing.assert_array_equal(got.host, wanted.host)
+    assert_close(y.host, reference.layer_norm(expected, gamma.host, beta.host)[0], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rms_norm(library, dtype, order):
+    if not supports(library, dtype):
+        pytest.skip("a dtype that Numba does not have")
+    x, residual = take(library, (3, 72), dtype, 2)
+    (gamma,) = take(library, (72,), dtype, 1, seed=5)
+    y, total = numnorm.add_rms_norm(x, residual, gamma)
+    np.testing.assert_array_equal(total.host, sum_of(x, residual))
+    wanted = numnorm.rms_norm(library.take(sum_of(x, residual)), gamma)
+    np.testing.assert_array_equal(y.host, wanted.host)
+
+
+def test_rows_that_are_read_in_a_loop(library, few_registers):
+    x, residual, dy, dtotal = take(library, (2, 264), "float32", 4)
+    y, total, mean, rstd = numnorm.add_layer_norm_forward(x, residual)
+    np.testing.assert_array_equal(total.host, sum_of(x, residual))
+    np.testing.assert_array_equal(y.host, numnorm.layer_norm(total).host)
+    dx, *_ = numnorm.add_layer_norm_backward(dy, total, mean, rstd, dtotal=dtotal)
+    alone = numnorm.layer_norm_backward(dy, total, mean, rstd).dx.host
+    np.testing.assert_array_equal(dx.host, alone + dtotal.host)
+
+
+@pytest.mark.parametrize("targets", ["apart", "x and residual", "residual and x"])
+def test_outputs(library, targets, order):
+    if library.called == "jax":
+        pytest.skip("JAX has no arrays to write")
+    x, residual, out, total_out = take(library, (9, 40), "float32", 4)
+    expected = sum_of(x, residual)
+    if targets == "x and residual":
+        out, total_out = x, residual
+    elif targets == "residual and x":
+        out, total_out = residual, x
+    y, total = numnorm.add_layer_norm(x, residual, out=out, total_out=total_out)
+    assert y is out
+    assert total is total_out
+    np.testing.assert_array_equal(total.host, expected)
+    np.testing.assert_array_equal(y.host, numnorm.layer_norm(library.take(expected)).host)
+
+
+@pytest.mark.parametrize("out", ["none", "dy", "total", "dtotal"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients(library, dtype, out, order):
+    if not supports(library, dtype):
+        pytest.skip("a dtype that Numba does not have")
+    if library.called == "jax" and out != "none":
+        pytest.skip("JAX has no arrays to write")
+    total, dy, dtotal = take(library, (6, 40), dtype, 3)
+    (gamma,) = take(library, (40,), dtype, 1, seed=9)
+    _, mean, rstd = numnorm.layer_norm_forward(total, gamma)
+    given = {"dy": dy, "total": total, "dtotal": dtotal}
+    values = [reference.exact(array.host) for array in (dy, total, dtotal, gamma)]
+    found = numnorm.add_layer_norm_backward(
+        dy, total, mean, rstd, gamma, dtotal=dtotal, out=given.get(out)
+    )
+    assert out == "none" or found.dx is given[out]
+    of_dy, of_total, of_sum, of_gamma = values
+    dx, *gradients = reference.layer_norm_backward(of_dy, of_total, of_gamma)
+    check(found, (dx + of_sum, *gradients), dtype)
+
+
+def test_other_arguments(library):
+    """A gain that broadcasts, an axis in the middle, dtypes that differ, and no gradient."""
+    x, residual, dy, dtotal = take(library, (4, 6, 5), "float32", 4)
+    (gamma,) = take(library, (4, 1, 1), "float32", 1)
+    y, total, mean, rstd = numnorm.add_layer_norm_forward(x, residual, gamma)
+    np.testing.assert_array_equal(y.host, numnorm.layer_norm(total, gamma).host)
+    dx = numnorm.add_layer_norm_backward(dy, total, mean, rstd, gamma, dtotal=dtotal).dx
+    alone = numnorm.layer_norm_backward(dy, total, mean, rstd, gamma).dx
+    np.testing.assert_array_equal(dx.host, alone.host + dtotal.host)
+    dx = numnorm.add_layer_norm_backward(dy, total, mean, rstd, gamma).dx
+    np.testing.assert_array_equal(dx.host, alone.host)
+    y, total = numnorm.add_rms_norm(x, residual, axis=1)
+    np.testing.assert_array_equal(y.host, numnorm.rms_norm(total, axis=1).host)
+    wide = library.take(dy.host.astype("float64"))
+    dx = numnorm.add_rms_norm_backward(wide, total, rstd, dtotal=dtotal).dx
+    alone = numnorm.rms_norm_backward(wide, total, rstd).dx
+    np.testing.assert_array_equal(dx.host, alone.host + dtotal.host)
+
+
+def test_empty_arrays(library):
+    x, residual = take(library, (0, 4), "float32", 2)
+    y, total, mean, _ = numnorm.add_layer_norm_forward(x, residual)
+    assert y.host.shape == total.host.shape == (0, 4)
+    assert mean.host.shape == (0,)
+
+
+def test_errors(library):
+    x, other = library.take(draw((2, 8))), library.take(draw((2, 8), "float64"))
+    with pytest.raises(TypeError, match="residual must have dtype float32, as x has, got float64"):
+        numnorm.add_layer_norm(x, other)
+    with pytest.raises(ValueError, match=r"residual must have shape \(2, 8\), the shape of x"):
+        numnorm.add_layer_norm(x, library.take(draw((8,))))
+    with pytest.raises(TypeError, match=r"residual must be a .* on device 0, as x is, got"):
+        numnorm.add_rms_norm(x, draw((2, 8)))
+    if library.called != "jax":
+        with pytest.raises(TypeError, match="total_out must have dtype float32, that of the"):
+            numnorm.add_layer_norm(x, x, total_out=other)
+        out = library.take(draw((2, 8)))
+        with pytest.raises(ValueError, match="out and total_out must not share memory"):
+            numnorm.add_layer_norm(x, x, out=out, total_out=out)
