@@ -54,8 +54,8 @@ def row_places():
 
 
 def row_kernels():
-    """Yield the kernels of rows in registers, and of rows that are read twice."""
-    from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+    """Yield the kernels of rows in registers, of rows that are read twice, and of sums of rows."""
+    from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
     from numnorm.backends.cuda.rows.forward_kernel import make_row_forward
     from numnorm.backends.cuda.rows.forward_loop_kernel import make_row_forward_loop
     from numnorm.backends.cuda.threads.row_columns import Weights
@@ -73,6 +73,10 @@ def row_kernels():
         kernel = make(formula, element, FLOAT64, weights, shape)
         return name_of(kind, formula, element, shape), kernel
 
+    added = functools.partial(make_row_forward, adds=True)
+    for element in ELEMENT_TYPES.values():
+        yield forward(added, "row forward added", AFFINE, element, 16, 8, 1, True)
+        yield forward(added, "row forward added", AFFINE, element, 256, 1, 4, True)
     for element, place in row_places():
         yield forward(make_row_forward, "row forward", AFFINE, element, 16, 8, 1, *place)
         yield forward(make_row_forward, "row forward", AFFINE, element, 256, 1, 4, *place)
@@ -94,11 +98,13 @@ def row_gradient_kernels():
     from numnorm.norms.ada import ADA
     from numnorm.norms.affine import AFFINE, GAIN
 
-    def backward(formula, element, parameters, shared, *shape):
+    def backward(formula, element, parameters, shared, *shape, adds=False):
         shape = RowShape(*shape)
         weights = Weights(element if parameters else None, None, shared)
-        kernel = make_row_backward(formula, element, FLOAT64, weights, parameters, shape)
-        kind = "row backward by run" if shared else "row backward"
+        kernel = make_row_backward(
+            formula, element, FLOAT64, weights, parameters, shape, adds=adds
+        )
+        kind = "row backward by run" if shared else "row backward" + " added" * adds
         threads = f"{shape.team} × {shape.teams} threads, {shape.vectors} pieces"
         return f"{kind} {formula.name} {element.name}, {threads}, {place_of(shape)}", kernel
 
@@ -106,6 +112,7 @@ def row_gradient_kernels():
         vectors = 16 // element.vector // (2 if element is FLOAT64 else 1)
         yield backward(AFFINE, element, 2, False, 512, 1, vectors, True)
         yield backward(AFFINE, element, 2, False, 16, 8, 1, True)
+        yield backward(AFFINE, element, 2, False, 512, 1, vectors, True, adds=True)
         yield f"parameter gradients {element.name}", make_parameter_gradients(element, element)
     yield backward(AFFINE, FLOAT32, 2, False, 128, 1, 2, False)
     yield backward(AFFINE, FLOAT32, 2, False, 128, 1, 2, True, False)
