@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import Shape
+from numnorm.backends.cuda.arrays.recording import CURRENT
 
 
 class ArrayLibrary:
@@ -85,9 +86,16 @@ class ArrayLibrary:
         """Return an array if it is C-contiguous, otherwise a C-contiguous copy."""
         raise NotImplementedError
 
-    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+    def new(self, like: Any, shape: Shape, name: str) -> Any:
         """Return a new array on the device of `like`; `name` is its dtype."""
         raise NotImplementedError
+
+    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+        """Return what `new` does. Only kernels write it, so that a recording can hold it."""
+        array = self.new(like, shape, name)
+        if CURRENT.recording is not None:
+            CURRENT.recording.allocated(array, shape, name)
+        return array
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
         """Return a new array as `empty`, filled with a value."""
@@ -95,6 +103,12 @@ class ArrayLibrary:
 
     def copy(self, target: Any, source: Any) -> None:
         """Write one array into another of the same shape."""
+        if CURRENT.recording is not None:
+            CURRENT.recording.complete = False
+        self.write(target, source)
+
+    def write(self, target: Any, source: Any) -> None:
+        """Do the same outside of recordings."""
         target[...] = source
 
     def from_host(self, like: Any, array: Any) -> Any:
@@ -103,12 +117,15 @@ class ArrayLibrary:
 
     def reshaped(self, array: Any, shape: Shape) -> Any:
         """Return a C-contiguous array in another shape, a view if the library has views."""
-        return array.reshape(shape)
+        view = array.reshape(shape)
+        if CURRENT.recording is not None:
+            CURRENT.recording.viewed(view, array)
+        return view
 
     def broadcast(self, array: Any, shape: Shape) -> Any:
         """Return an array broadcast to a shape, in new C-contiguous memory."""
-        target = self.empty(array, shape, self.dtype_name(array))
-        self.copy(target, array)
+        target = self.new(array, shape, self.dtype_name(array))
+        self.write(target, array)
         return target
 
     def rows(self, array: Any, start: int, stop: int) -> Any:
@@ -158,7 +175,7 @@ class _CuPy(ArrayLibrary):
     def contiguous(self, array: Any) -> Any:
         return self.module.ascontiguousarray(array)
 
-    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+    def new(self, like: Any, shape: Shape, name: str) -> Any:
         return self.module.empty(shape, name)
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
@@ -227,7 +244,7 @@ class _Torch(ArrayLibrary):
     def contiguous(self, array: Any) -> Any:
         return array.contiguous()
 
-    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+    def new(self, like: Any, shape: Shape, name: str) -> Any:
         torch = self.module
         return torch.empty(shape, dtype=getattr(torch, name), device=like.device)
 
@@ -238,7 +255,7 @@ class _Torch(ArrayLibrary):
     def from_host(self, like: Any, array: Any) -> Any:
         return self.module.as_tensor(array, device=like.device)
 
-    def copy(self, target: Any, source: Any) -> None:
+    def write(self, target: Any, source: Any) -> None:
         target.copy_(source)
 
     def concatenated(self, arrays: Sequence[Any]) -> Any:
@@ -248,7 +265,7 @@ class _Torch(ArrayLibrary):
         return self.module.index_select(array, axis, self.from_host(array, indices))
 
     def matmul(self, a: Any, b: Any) -> Any:
-        result = self.empty(a, (a.shape[0], b.shape[1]), self.dtype_name(a))
+        result = self.new(a, (a.shape[0], b.shape[1]), self.dtype_name(a))
         # With `out`, automatic mixed precision does not change the dtype.
         self.module.mm(a, b, out=result)
         return result
@@ -300,11 +317,11 @@ class _Numba(ArrayLibrary):
     def contiguous(self, array: Any) -> Any:
         if array.is_c_contiguous():
             return array
-        target = self.empty(array, array.shape, array.dtype.name)
-        self.copy(target, array)
+        target = self.new(array, array.shape, array.dtype.name)
+        self.write(target, array)
         return target
 
-    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+    def new(self, like: Any, shape: Shape, name: str) -> Any:
         return self._cuda.device_array(shape, np.dtype(name), stream=like.stream)
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
@@ -313,7 +330,7 @@ class _Numba(ArrayLibrary):
     def from_host(self, like: Any, array: Any) -> Any:
         return self._cuda.to_device(array, stream=like.stream)
 
-    def copy(self, target: Any, source: Any) -> None:
+    def write(self, target: Any, source: Any) -> None:
         stream = target.stream or self._cuda.default_stream()
         target.setitem(slice(None), source, stream=stream)
 
@@ -390,7 +407,7 @@ class _Jax(ArrayLibrary):
     def contiguous(self, array: Any) -> Any:
         return array
 
-    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+    def new(self, like: Any, shape: Shape, name: str) -> Any:
         (device,) = like.devices()
         return self.module.numpy.empty(shape, np.dtype(name), device=device)
 
