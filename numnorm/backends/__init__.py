@@ -9,6 +9,7 @@ array is checked.
 import functools
 import importlib
 import sys
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -46,6 +47,20 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
     if backend is None:
         backend, array = _of_another_type(name, array)
     return backend, backend.as_float_array(name, array)
+
+
+def repeated(
+    backend: Any,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    x: Any,
+    arrays: tuple[Any, ...],
+    options: Hashable,
+) -> Any:
+    """Return ``function(*arguments)``. On a device, it is `DeviceBackend.repeated` that does."""
+    if isinstance(x, np.ndarray):
+        return function(*arguments)
+    return backend.repeated(function, arguments, x, arrays, options)
 
 
 def _of_another_type(name: str, value: Any) -> tuple[Any, Any]:

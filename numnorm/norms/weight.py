@@ -8,7 +8,7 @@ from typing import Any, Never
 from numnorm.arguments import Axis, Shape
 from numnorm.array_likes import any_lazy, lazily
 from numnorm.array_types import Array, ArrayLike, Input, NanPolicy, Number
-from numnorm.backends import backend_for
+from numnorm.backends import backend_for, repeated
 from numnorm.backends.contract.norms import Detached, Names, Norm, Scaling, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, vector_layout
@@ -204,6 +204,16 @@ def weight_norm_backward(
         x = weighted_input(of_vectors, x, axis, where, weights, nan_policy, None)
     backend, x = backend_for(x, "x")
     layout = vector_layout(x.shape, axis)
+    given = backend, dy, x, norm, g, layout, out
+    arrays = dy, norm, g, out
+    found: WeightGradients[Array] = repeated(backend, _gradients, given, x, arrays, layout)
+    return found
+
+
+def _gradients(
+    backend: Any, dy: Any, x: Any, norm: Any, g: Any, layout: RowLayout, out: Any
+) -> WeightGradients[Any]:
+    """Return dx and dg."""
     rnorm = backend.reciprocal("norm", norm, x, layout)
     dx, dg, _ = backend.row_backward(
         WEIGHT, dy, x, None, rnorm, g, None, layout, scaling_of(layout), Detached(), out

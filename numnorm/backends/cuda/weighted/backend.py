@@ -3,6 +3,7 @@
 from typing import Any
 
 from numnorm.backends.contract.weighting import Weighting
+from numnorm.backends.cuda.arrays.known_calls import repeated
 from numnorm.backends.cuda.columns.columns import column_backward, column_forward
 from numnorm.backends.cuda.columns.moments import column_moments
 from numnorm.backends.cuda.moving import exponential, windows
@@ -27,6 +28,13 @@ class DeviceWeightedBackend:
     def as_float_array(self, name: str, value: Any) -> Any:
         """Return the value as it is: `backend_for` has converted it."""
         return value
+
+    def repeated(
+        self, function: Any, arguments: Any, x: Any, arrays: tuple[Any, ...], options: Any
+    ) -> Any:
+        """Return what `DeviceBackend.repeated` returns."""
+        keep, weights, *numbers = self.weighting
+        return repeated(function, arguments, x, (*arrays, keep, weights), (options, *numbers))
 
     def row_forward(self, norm: Any, x: Any, *arguments: Any) -> tuple[Any, Any, Any]:
         """Return what `RowBackend.row_forward` returns."""
