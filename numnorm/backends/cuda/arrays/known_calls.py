@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape
+from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, bytes_of
 from numnorm.backends.cuda.arrays.launch import on_device_of, wait_if_hidden
 from numnorm.backends.cuda.arrays.libraries import ArrayLibrary, library_of
@@ -76,6 +77,22 @@ def repeated(
     if found is None or not found.holds(addresses):
         return function(*arguments)
     return found.run(x, given, addresses)
+
+
+def repeated_with(
+    weighting: Weighting | None,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    x: DeviceArray,
+    arrays: tuple[Any, ...],
+    options: Hashable,
+) -> Any:
+    """Return what `repeated` does, for arguments that a weighting of x is one of."""
+    if weighting is None:
+        return repeated(function, arguments, x, arrays, options)
+    keep, weights, omit, *fills = weighting
+    numbers = omit, *map(float.hex, fills)  # unlike numbers, NaN is equal to NaN, and 0 not to -0
+    return repeated(function, arguments, x, (*arrays, keep, weights), (options, numbers))
 
 
 def _addresses(library: ArrayLibrary, arrays: tuple[Any, ...]) -> list[int]:
