@@ -9,7 +9,6 @@ array is checked.
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -49,20 +48,6 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
     return backend, backend.as_float_array(name, array)
 
 
-def repeated(
-    backend: Any,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    x: Any,
-    arrays: tuple[Any, ...],
-    options: Hashable,
-) -> Any:
-    """Return ``function(*arguments)``. On a device, it is `DeviceBackend.repeated` that does."""
-    if isinstance(x, np.ndarray):
-        return function(*arguments)
-    return backend.repeated(function, arguments, x, arrays, options)
-
-
 def _of_another_type(name: str, value: Any) -> tuple[Any, Any]:
     """Return the backend of a value that may lie on a device, and an array for it."""
     if isinstance(value, WeightedInput):
@@ -71,12 +56,15 @@ def _of_another_type(name: str, value: Any) -> tuple[Any, Any]:
     array = plain_view(value)
     if array is None:
         if is_on_device(value):
-            return importlib.import_module(_DEVICE_BACKEND), value
+            return _module(_DEVICE_BACKEND), value
         array = as_plain_array(name, value)
     result = results_like(value)
     if result is None:
         return backend_of(np.ndarray), array
-    return importlib.import_module(_HOST_BACKEND).HostBackend(result), array
+    return _module(_HOST_BACKEND).HostBackend(result), array
+
+
+_module = functools.cache(importlib.import_module)
 
 
 def with_weighting(backend: Any, weighting: Weighting) -> Any:

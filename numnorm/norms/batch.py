@@ -21,7 +21,7 @@ from numnorm.arguments import (
 )
 from numnorm.array_likes import any_lazy, is_on_device, lazily, results_like, writable_view
 from numnorm.array_types import Array, ArrayLike, Convention, Input, NanPolicy, Number
-from numnorm.backends import backend_for, backend_of, repeated, with_weighting
+from numnorm.backends import backend_for, backend_of, with_weighting
 from numnorm.backends.contract.backend import BlockBackend, BlockMoments, ColumnBackend
 from numnorm.backends.contract.norms import ChannelSums, Detached
 from numnorm.backends.contract.weighting import WeightedInput
@@ -302,12 +302,12 @@ def _normalized(
     options = running_options(momentums, unbiased, running, training)
     flags = training, check_flag("with_mean", with_mean), save
     given = backend, x, gamma, beta, layout, eps, options, flags, target
-    if type(x) is np.ndarray:
+    if type(x) is np.ndarray:  # no keys: a small call would spend time on them
         y, mean, rstd = _computed(*given)
     else:
         key = layout, eps, options.weight, options.unbiased, flags
         arrays = gamma, beta, *running, target
-        y, mean, rstd = repeated(backend, _computed, given, x, arrays, key)
+        y, mean, rstd = backend.repeated(_computed, given, x, arrays, key)
     if axes is not None:
         y = axes.write(y, target, out)
         if save:

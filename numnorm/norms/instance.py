@@ -10,7 +10,7 @@ import numpy as np
 from numnorm.arguments import Shape, check_eps, check_flag
 from numnorm.array_likes import any_lazy, lazily
 from numnorm.array_types import Array, ArrayLike, Convention, Input, Integer, NanPolicy, Number
-from numnorm.backends import backend_for, repeated
+from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Scaling, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, column_layout, instance_layout
@@ -211,8 +211,8 @@ def _normalized(
         return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, save))
     given = backend, x, gamma, beta, layout, scaling, channel_axis
     arrays, key = (gamma, beta, *running, out), (layout, scaling, *options[:2], bool(training))
-    found: Normalized[Any] = repeated(
-        backend, _with_running, (*given, running, options, bool(training), out), x, arrays, key
+    found: Normalized[Any] = backend.repeated(
+        _with_running, (*given, running, options, bool(training), out), x, arrays, key
     )
     return found
 

@@ -8,7 +8,7 @@ from typing import Any, Never
 from numnorm.arguments import Axis, Shape
 from numnorm.array_likes import any_lazy, lazily
 from numnorm.array_types import Array, ArrayLike, Input, NanPolicy, Number
-from numnorm.backends import backend_for, repeated
+from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Names, Norm, Scaling, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, vector_layout
@@ -206,7 +206,7 @@ def weight_norm_backward(
     layout = vector_layout(x.shape, axis)
     given = backend, dy, x, norm, g, layout, out
     arrays = dy, norm, g, out
-    found: WeightGradients[Array] = repeated(backend, _gradients, given, x, arrays, layout)
+    found: WeightGradients[Array] = backend.repeated(_gradients, given, x, arrays, layout)
     return found
 
 

@@ -47,14 +47,10 @@ class BlockMoments(NamedTuple):
 
 
 class ArrayBackend(Protocol):
-    """The conversion that every family needs; all other functions take an `x` that it returned."""
+    """What every family needs; all other functions take an `x` that `as_float_array` returned."""
 
     def as_float_array(self, name: str, value: Any) -> Any:
         """Return an array of a supported float dtype; integers and bool become float64."""
-
-
-class DeviceBackend(ArrayBackend, Protocol):
-    """What the backends of arrays on a device offer beside their families."""
 
     def repeated(
         self,
@@ -66,8 +62,9 @@ class DeviceBackend(ArrayBackend, Protocol):
     ) -> Any:
         """Return ``function(*arguments)``, or do what it did before with such arrays.
 
-        The arguments are x, the caller's other `arrays`, of which some may be None, and what
-        follows from the `options`. The function returns arrays, numbers and None, in any tuples.
+        The arguments are this backend, x, the caller's other `arrays`, of which some may be None,
+        and what follows from the `options`. The function returns arrays, numbers and None, in any
+        tuples.
         """
 
 

@@ -5,6 +5,8 @@ which of them are equal or aligned, and whether memory that was apart still is. 
 what the first one did, and launches the same kernels.
 """
 
+import functools
+import operator
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -54,14 +56,14 @@ def repeated(
     """
     if x.signature is None or CURRENT.recording is not None:
         return function(*arguments)
-    library = x.lib
+    library, kind = x.lib, type(x.array)
     signatures: list[Any] = [function, options, library.package, x.signature]
     for array in arrays:
         if array is None:
             signatures.append(None)
             continue
-        own = library_of(type(array))  # type: ignore[arg-type]  # types are hashable
-        signature = library.signature(array) if own is library else None
+        is_own = type(array) is kind or library_of(type(array)) is library  # type: ignore[arg-type]
+        signature = library.signature(array) if is_own else None
         if signature is None:
             return function(*arguments)
         signatures.append(signature)
@@ -102,10 +104,8 @@ def _addresses(library: ArrayLibrary, arrays: tuple[Any, ...]) -> list[int]:
 def _pattern(addresses: list[int]) -> Any:
     """Return which addresses are equal, and which are aligned; None if all are."""
     equal = tuple(map(addresses.index, addresses))
-    union = 0
-    for address in addresses:
-        union |= address
-    return equal, tuple(a % BYTES == 0 for a in addresses) if union % BYTES else None
+    all_aligned = functools.reduce(operator.or_, addresses) % BYTES == 0
+    return equal, None if all_aligned else tuple(a % BYTES == 0 for a in addresses)
 
 
 def _recorded(
@@ -122,6 +122,8 @@ def _recorded(
         result = function(*arguments)
     finally:
         CURRENT.recording = None
+    if recording.overlap:
+        return result
     if len(_calls) >= _MOST_CALLS:
         forget()
     pattern = _pattern(_addresses(x.lib, given))  # valid, as the function has checked the arrays
@@ -194,7 +196,10 @@ def _with_arrays(result: Any, arrays: tuple[Any, ...]) -> Any:
 def _known_call(
     recording: Recording, given: tuple[Any, ...], result: Any, library: ArrayLibrary
 ) -> KnownCall | None:
-    """Return what a call did that returned this result; None if it returned any other array."""
+    """Return what a call did that returned this result; None if it returned any other array.
+
+    New arrays that it did not return become parts of one.
+    """
     new: list[tuple[Shape, str]] = []
     places: dict[int, tuple[int, int]] = {number: (number, 0) for number in range(len(given))}
 
@@ -211,6 +216,10 @@ def _known_call(
             places[number] = len(given) + len(new), 0
             _, _, name = recording.new[number - len(given)]
             new.append((library.shape(value), name))  # its shape may be that of a view
+        elif (
+            number >= len(given) and library.shape(value) != new[places[number][0] - len(given)][0]
+        ):
+            raise LookupError
         return _Numbered(places[number][0])
 
     try:

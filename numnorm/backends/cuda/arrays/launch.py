@@ -16,13 +16,13 @@ class ArrayOffset(NamedTuple):
     offset: int
 
 
-class _OnDevice:
-    """The device of an array as the current device, of its library and of the compiler."""
+class _Both:
+    """Two contexts, the second of them inside of the first."""
 
     __slots__ = ("_contexts",)
 
-    def __init__(self, x: DeviceArray) -> None:
-        self._contexts = x.lib.using(x.device), on_device(x.device)
+    def __init__(self, *contexts: Any) -> None:
+        self._contexts = contexts
 
     def __enter__(self) -> None:
         for context in self._contexts:
@@ -33,10 +33,11 @@ class _OnDevice:
             context.__exit__(*error)
 
 
-def on_device_of(x: DeviceArray) -> _OnDevice:
+def on_device_of(x: DeviceArray) -> Any:
     """Return a context in which allocations and launches use the device of an array."""
     check_available()
-    return _OnDevice(x)
+    of_library, of_compiler = x.lib.using(x.device), on_device(x.device)
+    return of_compiler if of_library is None else _Both(of_library, of_compiler)
 
 
 def launch(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: Any) -> None:

@@ -3,7 +3,6 @@
 This module imports none of them: a caller with an array has imported its library.
 """
 
-import contextlib
 import functools
 import importlib
 import sys
@@ -149,8 +148,8 @@ class ArrayLibrary:
         raise NotImplementedError
 
     def using(self, device: int) -> Any:
-        """Return a context in which new arrays are on this device."""
-        return contextlib.nullcontext()
+        """Return a context in which new arrays are on this device; None if they are anyway."""
+        return None
 
     def statistic_name(self, name: str) -> str:
         """Return the dtype of the saved statistics of arrays of dtype `name`."""

@@ -56,6 +56,8 @@ class Recording:
         The pairs of the caller's arrays that were found to share no memory.
     complete : bool
         Whether nothing else was done.
+    overlap : bool
+        Whether two of the caller's arrays shared memory, which the next ones may not.
     """
 
     def __init__(self, arrays: tuple[Any, ...], stream: int) -> None:
@@ -65,7 +67,7 @@ class Recording:
         self.new: list[tuple[Any, tuple[int, ...], str]] = []
         self.launches: list[Launch] = []
         self.apart: list[Apart] = []
-        self.complete = True
+        self.complete, self.overlap = True, False
 
     def number_of(self, array: Any) -> int | None:
         """Return the number of an array; None if it is neither the caller's nor noted as new."""
@@ -112,7 +114,7 @@ class Recording:
         if first is None or second is None or of_one.start == of_other.start:
             return
         if of_one.meets(of_other):
-            self.complete = False
+            self.overlap = True
         elif max(first, second) < self.callers:
             sizes = of_one.stop - of_one.start, of_other.stop - of_other.start
             self.apart.append(Apart(first, sizes[0], second, sizes[1]))

@@ -33,7 +33,7 @@ class DeviceWeightedBackend:
     def repeated(
         self, function: Any, arguments: Any, x: Any, arrays: tuple[Any, ...], options: Any
     ) -> Any:
-        """Return what `DeviceBackend.repeated` returns."""
+        """Return what `ArrayBackend.repeated` returns."""
         return repeated_with(self.weighting, function, arguments, x, arrays, options)
 
     def row_forward(
