@@ -73,7 +73,9 @@ def made_up_torch() -> ModuleType:
     stream = SimpleNamespace(cuda_stream=7)
     module.Tensor, module.is_grad_enabled = Tensor, lambda: True
     module.empty = lambda shape, *, dtype, device: Tensor(shape, dtype)
-    module.cuda = SimpleNamespace(current_stream=lambda device: stream)
+    module.cuda = SimpleNamespace(
+        current_stream=lambda device: stream, is_current_stream_capturing=lambda: False
+    )
     return module
 
 

@@ -116,6 +116,11 @@ def _recorded(
     key: Any,
 ) -> Any:
     """Return ``function(*arguments)``, and keep what it did."""
+    if x.lib.is_capturing():
+        raise RuntimeError(
+            "a call must have been made before a graph of it is captured, with arrays of the same "
+            "dtypes, shapes and alignment: the first call loads kernels"
+        )
     recording = Recording(given, x.lib.stream(x.array))
     CURRENT.recording = recording
     try:

@@ -112,6 +112,15 @@ class ArrayLibrary:
 
     def from_host(self, like: Any, array: Any) -> Any:
         """Return a copy of a NumPy array on the device of `like`."""
+        if self.is_capturing():
+            raise RuntimeError(
+                "an array of the host (a mask, weights, labels, lengths of sequences) cannot be "
+                "copied to the device while a graph is captured"
+            )
+        return self.uploaded(like, array)
+
+    def uploaded(self, like: Any, array: Any) -> Any:
+        """Do the same outside of a capture."""
         raise NotImplementedError
 
     def reshaped(self, array: Any, shape: Shape) -> Any:
@@ -147,6 +156,10 @@ class ArrayLibrary:
         """Return the handle of the stream for work on an array."""
         raise NotImplementedError
 
+    def is_capturing(self) -> bool:
+        """Return whether work on the current stream becomes part of a graph."""
+        return False
+
     def using(self, device: int) -> Any:
         """Return a context in which new arrays are on this device; None if they are anyway."""
         return None
@@ -157,7 +170,15 @@ class ArrayLibrary:
 
 
 class _CuPy(ArrayLibrary):
+    """Its pool gives memory that was freed during a capture to others, though the graph uses it.
+
+    So arrays that are made during a capture are kept.
+    """
+
     package, type_name = "cupy", "ndarray"
+
+    def __init__(self) -> None:
+        self._of_graphs: list[Any] = []
 
     def signature(self, array: Any) -> Any:
         return array.dtype, array.shape, array.flags.c_contiguous, array.device.id
@@ -172,31 +193,42 @@ class _CuPy(ArrayLibrary):
         return bool(array.flags.c_contiguous)
 
     def contiguous(self, array: Any) -> Any:
-        return self.module.ascontiguousarray(array)
+        return self._kept(self.module.ascontiguousarray(array))
 
     def new(self, like: Any, shape: Shape, name: str) -> Any:
-        return self.module.empty(shape, name)
+        return self._kept(self.module.empty(shape, name))
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
-        return self.module.full(shape, value, name)
+        return self._kept(self.module.full(shape, value, name))
 
-    def from_host(self, like: Any, array: Any) -> Any:
+    def uploaded(self, like: Any, array: Any) -> Any:
         return self.module.asarray(array)
 
     def concatenated(self, arrays: Sequence[Any]) -> Any:
-        return self.module.concatenate(arrays)
+        return self._kept(self.module.concatenate(arrays))
 
     def taken(self, array: Any, indices: Any, axis: int) -> Any:
-        return array.take(self.module.asarray(indices), axis)
+        return self._kept(array.take(self.from_host(array, indices), axis))
 
     def matmul(self, a: Any, b: Any) -> Any:
-        return self.module.matmul(a, b)
+        return self._kept(self.module.matmul(a, b))
 
     def stream(self, array: Any) -> int:
         return int(self.module.cuda.get_current_stream().ptr)
 
+    def is_capturing(self) -> bool:
+        stream = self.module.cuda.get_current_stream()
+        # The default stream cannot be captured, and must not be asked while another one is.
+        return bool(stream.ptr and stream.is_capturing())
+
     def using(self, device: int) -> Any:
         return self.module.cuda.Device(device)
+
+    def _kept(self, array: Any) -> Any:
+        """Return an array, which lives on if a graph uses its memory."""
+        if self.is_capturing():
+            self._of_graphs.append(array)
+        return array
 
 
 class _Torch(ArrayLibrary):
@@ -251,7 +283,7 @@ class _Torch(ArrayLibrary):
         torch = self.module
         return torch.full(shape, value, dtype=getattr(torch, name), device=like.device)
 
-    def from_host(self, like: Any, array: Any) -> Any:
+    def uploaded(self, like: Any, array: Any) -> Any:
         return self.module.as_tensor(array, device=like.device)
 
     def write(self, target: Any, source: Any) -> None:
@@ -271,6 +303,9 @@ class _Torch(ArrayLibrary):
 
     def stream(self, array: Any) -> int:
         return int(self.module.cuda.current_stream(array.device).cuda_stream)
+
+    def is_capturing(self) -> bool:
+        return bool(self.module.cuda.is_current_stream_capturing())
 
 
 class _Numba(ArrayLibrary):
@@ -326,7 +361,7 @@ class _Numba(ArrayLibrary):
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
         return self.from_host(like, np.full(shape, value, name))
 
-    def from_host(self, like: Any, array: Any) -> Any:
+    def uploaded(self, like: Any, array: Any) -> Any:
         return self._cuda.to_device(array, stream=like.stream)
 
     def write(self, target: Any, source: Any) -> None:
@@ -414,7 +449,7 @@ class _Jax(ArrayLibrary):
         (device,) = like.devices()
         return self.module.numpy.full(shape, value, np.dtype(name), device=device)
 
-    def from_host(self, like: Any, array: Any) -> Any:
+    def uploaded(self, like: Any, array: Any) -> Any:
         (device,) = like.devices()
         return self.module.device_put(array, device)
 
