@@ -221,11 +221,10 @@ def _known_call(
             places[number] = len(given) + len(new), 0
             _, _, name = recording.new[number - len(given)]
             new.append((library.shape(value), name))  # its shape may be that of a view
-        elif (
-            number >= len(given) and library.shape(value) != new[places[number][0] - len(given)][0]
-        ):
+        place, _ = places[number]
+        if number >= len(given) and library.shape(value) != new[place - len(given)][0]:
             raise LookupError
-        return _Numbered(places[number][0])
+        return _Numbered(place)
 
     try:
         template = numbered(result)
@@ -235,7 +234,7 @@ def _known_call(
     for own, (_, shape, name) in enumerate(recording.new, len(given)):
         if own not in places:
             places[own] = number, size
-            size += -(-bytes_of(shape, name) // _ALIGNMENT) * _ALIGNMENT
+            size += max(1, -(-bytes_of(shape, name) // _ALIGNMENT)) * _ALIGNMENT
     if size:
         new.append(((size // FLOAT32.itemsize,), FLOAT32.name))
     launches = tuple(
