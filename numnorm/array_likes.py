@@ -38,6 +38,8 @@ def is_masked(kind: type) -> bool:
 
 def is_on_device(value: Any) -> bool:
     """Return whether an array is in the memory of a CUDA device."""
+    if _library(value) == "torch":  # whose function for DLPack takes longer
+        return bool(value.is_cuda)
     dlpack_device = getattr(value, "__dlpack_device__", None)
     if dlpack_device is not None and not isinstance(value, np.ndarray):
         # An array that cannot be exported, such as one on several devices, may raise anything.

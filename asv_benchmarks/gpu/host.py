@@ -8,6 +8,7 @@ needed, as for kernels.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 import sys
@@ -36,7 +37,7 @@ def made_up_torch() -> ModuleType:
         def __str__(self) -> str:
             return f"torch.{self.name}"
 
-    for name in ("float16", "bfloat16", "float32", "float64"):
+    for name in ("float16", "bfloat16", "float32", "float64", "bool"):
         setattr(module, name, DType(name))
 
     class Tensor:
@@ -58,6 +59,11 @@ def made_up_torch() -> ModuleType:
         def contiguous(self) -> Any:
             return self
 
+        def reshape(self, shape: tuple[int, ...]) -> Any:
+            view = Tensor(shape, self.dtype)
+            view._address = self._address
+            return view
+
         def is_neg(self) -> bool:
             return False
 
@@ -67,7 +73,9 @@ def made_up_torch() -> ModuleType:
     stream = SimpleNamespace(cuda_stream=7)
     module.Tensor, module.is_grad_enabled = Tensor, lambda: True
     module.empty = lambda shape, *, dtype, device: Tensor(shape, dtype)
-    module.cuda = SimpleNamespace(current_stream=lambda device: stream)
+    module.cuda = SimpleNamespace(
+        current_stream=lambda device: stream, is_current_stream_capturing=lambda: False
+    )
     return module
 
 
@@ -97,6 +105,64 @@ def calls(torch: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "batch_norm", lambda: numnorm.batch_norm(x, gamma, beta, out=out)
 
 
+def calls_of_other_norms(torch: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield calls of norms of channels, groups and steps, and of one with a mask."""
+
+    def new(*shape: int, dtype: Any = torch.float32) -> Any:
+        return torch.Tensor(shape, dtype)
+
+    images = 32, 64, 56, 56
+    x, dy, out, g = new(*images), new(*images), new(*images), new(ROWS)
+    gamma, beta, mean, variance = (new(images[1]) for _ in range(4))
+    running = {"running_mean": mean, "running_var": variance}
+    saved = [new(images[1], dtype=torch.float64) for _ in range(2)]
+    yield "batch_norm_forward", lambda: numnorm.batch_norm_forward(x, gamma, beta, out=out)
+    yield (
+        "batch_norm, running statistics",
+        lambda: numnorm.batch_norm(x, gamma, beta, out=out, **running),
+    )
+    yield (
+        "batch_norm, inference",
+        lambda: numnorm.batch_norm(x, gamma, beta, training=False, out=out, **running),
+    )
+    yield (
+        "batch_norm_backward",
+        lambda: numnorm.batch_norm_backward(dy, x, *saved, gamma, out=out),
+    )
+    yield "batch_moments", lambda: numnorm.batch_moments(x)
+    yield "group_norm", lambda: numnorm.group_norm(x, gamma, beta, groups=8, out=out)
+    yield "instance_norm", lambda: numnorm.instance_norm(x, gamma, beta, out=out)
+    yield (
+        "instance_norm, running statistics",
+        lambda: numnorm.instance_norm(x, gamma, beta, out=out, **running),
+    )
+    rows, target = new(ROWS, WIDTH), new(ROWS, WIDTH)
+    norm = new(ROWS, dtype=torch.float64)
+    yield "weight_norm", lambda: numnorm.weight_norm(rows, g, out=target)
+    yield (
+        "weight_norm_backward",
+        lambda: numnorm.weight_norm_backward(rows, rows, norm, g, out=target),
+    )
+    of_steps = [new(ROWS, WIDTH, dtype=torch.float64) for _ in range(2)]
+    yield "moving_norm", lambda: numnorm.moving_norm(rows, 100, axis=0, out=target)
+    yield (
+        "moving_norm_backward",
+        lambda: numnorm.moving_norm_backward(rows, rows, *of_steps, 100, axis=0, out=target),
+    )
+    yield "exponential_norm", lambda: numnorm.exponential_norm(rows, 0.01, axis=0, out=target)
+    mask, of_rows = new(ROWS, WIDTH, dtype=torch.bool), (new(WIDTH), new(WIDTH))
+    of_row = [new(ROWS, dtype=torch.float64) for _ in range(2)]
+    yield "layer_norm, mask", lambda: numnorm.layer_norm(rows, *of_rows, where=mask, out=target)
+    yield (
+        "layer_norm_backward, mask",
+        lambda: numnorm.layer_norm_backward(
+            rows, rows, *of_row, of_rows[0], where=mask, out=target
+        ),
+    )
+    whole = new(*images, dtype=torch.bool)
+    yield "batch_norm, mask", lambda: numnorm.batch_norm(x, gamma, beta, where=whole, out=out)
+
+
 def main() -> None:
     """Print the median time of each call, and its launches."""
     parser = argparse.ArgumentParser(prog="python -m gpu.host", description=__doc__)
@@ -106,7 +172,7 @@ def main() -> None:
     sys.modules["torch"] = torch
     without_a_device()
     rows = []
-    for name, call in calls(torch):
+    for name, call in itertools.chain(calls(torch), calls_of_other_norms(torch)):
         call()
         LAUNCHES.clear()
         call()

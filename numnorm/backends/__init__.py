@@ -56,12 +56,15 @@ def _of_another_type(name: str, value: Any) -> tuple[Any, Any]:
     array = plain_view(value)
     if array is None:
         if is_on_device(value):
-            return importlib.import_module(_DEVICE_BACKEND), value
+            return _module(_DEVICE_BACKEND), value
         array = as_plain_array(name, value)
     result = results_like(value)
     if result is None:
         return backend_of(np.ndarray), array
-    return importlib.import_module(_HOST_BACKEND).HostBackend(result), array
+    return _module(_HOST_BACKEND).HostBackend(result), array
+
+
+_module = functools.cache(importlib.import_module)
 
 
 def with_weighting(backend: Any, weighting: Weighting) -> Any:

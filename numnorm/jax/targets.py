@@ -15,6 +15,8 @@ from typing import Any
 
 import jax
 import jax.ffi
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from numnorm.backends.cpu.xla import frames
 from numnorm.backends.cpu.xla.handlers import python_handler
@@ -101,5 +103,24 @@ def _run(function: Callable[..., None], frame: int) -> None:
 def call(
     target: str, results: Sequence[jax.ShapeDtypeStruct], *arrays: Any, **attributes: Any
 ) -> Any:
-    """Call a target with arrays, and return its results."""
-    return varying_like(jax.ffi.ffi_call(target, tuple(results))(*arrays, **attributes), arrays)
+    """Call a target with arrays, of which there is one at least, and return its results."""
+    marked = _on_the_cpu.bind(arrays[0]), *arrays[1:]
+    return varying_like(jax.ffi.ffi_call(target, tuple(results))(*marked, **attributes), arrays)
+
+
+# Where a jitted function runs is known when JAX lowers it; XLA's own error would come later.
+_on_the_cpu = Primitive("numnorm_on_the_cpu")
+_on_the_cpu.def_abstract_eval(lambda array: array)
+_on_the_cpu.def_impl(lambda array: array)
+
+
+def _refused(context: Any, array: Any) -> Any:
+    platform = min(set(context.module_context.platforms) - {"cpu"})
+    raise NotImplementedError(
+        f"numnorm.jax runs on the CPU only, got a function that is compiled for {platform}: "
+        "call it with arrays on the CPU, or call numnorm on arrays of a GPU outside of jax.jit"
+    )
+
+
+mlir.register_lowering(_on_the_cpu, _refused)
+mlir.register_lowering(_on_the_cpu, lambda context, array: [array], platform="cpu")

@@ -71,13 +71,11 @@ class ChannelAxes:
         The axis of the channels in it.
     shape : tuple of int
         The shape of the channels in the caller's x, which statistics and parameters have.
-    backend : Backend
-        The backend of the caller's x.
     """
 
     def __init__(self, x: Any, channel_axis: Any) -> None:
-        self.backend: Any
-        self.backend, array = backend_for(x, "x")
+        array: Any
+        _, array = backend_for(x, "x")
         self._result = results_like(x) or _same
         axes = normalized_axes(channel_axis, array.ndim, "channel_axis")
         self._order = _neighbours(axes, array.ndim)[0]

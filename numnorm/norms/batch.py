@@ -45,7 +45,7 @@ from numnorm.norms.moments import (
     of_no_label,
 )
 from numnorm.norms.results import Gradients, Normalized
-from numnorm.norms.running import running_options
+from numnorm.norms.running import RunningOptions, running_options
 from numnorm.norms.sparse import (
     check_dense_gradient,
     checked_clip,
@@ -207,7 +207,7 @@ def batch_norm(
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
     limits = with_mean, clip
     given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, limits, out
-    return _normalized(*given)[0]
+    return _normalized(*given, False)[0]
 
 
 def batch_norm_forward(
@@ -272,8 +272,7 @@ statistics
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
     limits = with_mean, clip
     given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, limits, out
-    y, mean, rstd, backend, x = _normalized(*given)
-    return Normalized(y, backend.saved(mean, x), backend.saved(rstd, x))
+    return Normalized(*_normalized(*given, True))
 
 
 def _normalized(
@@ -288,8 +287,9 @@ def _normalized(
     eps: Any,
     limits: tuple[Any, Any],
     out: Any,
-) -> tuple[Any, Any, Any, ColumnBackend, Any]:
-    """Return y, mean and rstd as the backend has them, the backend, and x as its array."""
+    save: bool,
+) -> tuple[Any, Any, Any]:
+    """Return y and, if `save` is true, mean and rstd; otherwise None."""
     axes, target = None if type(channel_axis) is int else channel_axes(x, channel_axis), out
     if axes is not None:
         x, channel_axis, target = axes.x, axes.axis, axes.folded_out(out)
@@ -300,7 +300,37 @@ def _normalized(
     most = math.inf if clip is None else checked_clip(clip)
     training = check_flag("training", training)
     options = running_options(momentums, unbiased, running, training)
-    given = options.given
+    flags = training, check_flag("with_mean", with_mean), save
+    given = backend, x, gamma, beta, layout, eps, options, flags, target
+    if type(x) is np.ndarray:  # no keys: a small call would spend time on them
+        y, mean, rstd = _computed(*given)
+    else:
+        key = layout, eps, options.weight, options.unbiased, flags
+        arrays = gamma, beta, *running, target
+        y, mean, rstd = backend.repeated(_computed, given, x, arrays, key)
+    if axes is not None:
+        y = axes.write(y, target, out)
+        if save:
+            mean, rstd = axes.unflat(mean), axes.unflat(rstd)
+    return y if most == math.inf else _clipped(y, most), mean, rstd
+
+
+def _computed(
+    backend: Any,
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    layout: ColumnLayout,
+    eps: float,
+    options: RunningOptions,
+    flags: tuple[bool, bool, bool],
+    out: Any,
+) -> tuple[Any, Any, Any]:
+    """Return y, and the saved mean and rstd or None, and update the running statistics.
+
+    The flags are `training`, `with_mean`, and whether to save.
+    """
+    (training, with_mean, save), given = flags, options.given
     if given is not None:
         given = backend.running_statistics(*given, x, layout, training)
     if given is not None and not training:
@@ -309,16 +339,11 @@ def _normalized(
         correction = options.correction(layout.per_channel)
         count, mean, m2, unit = backend.column_moments(x, layout)
     divisor = max(count, 1) * unit
-    subtracted = mean if check_flag("with_mean", with_mean) else _no_mean(mean, x)
-    y, rstd = backend.column_forward(x, subtracted, m2, divisor, eps, gamma, beta, layout, target)
+    subtracted = mean if with_mean else _no_mean(mean, x)
+    y, rstd = backend.column_forward(x, subtracted, m2, divisor, eps, gamma, beta, layout, out)
     if given is not None and count:
         backend.update_running(given, mean, m2, (count - correction) * unit, options.weight)
-    if axes is not None:
-        y, mean, rstd = axes.write(y, target, out), axes.unflat(mean), axes.unflat(rstd)
-        backend = axes.backend
-    if most < math.inf:
-        y = _clipped(y, most)
-    return y, mean, rstd, backend, x
+    return (y, backend.saved(mean, x), backend.saved(rstd, x)) if save else (y, None, None)
 
 
 def _no_mean(mean: Any, x: Any) -> Any:

@@ -16,7 +16,7 @@ from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, column_layout, instance_layout
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
-from numnorm.norms.running import running_options
+from numnorm.norms.running import RunningOptions, running_options
 from numnorm.norms.spec import Example, NormSpec, RowCall
 from numnorm.norms.weighted import keyword_given, of_instances, weighted_input
 
@@ -209,8 +209,30 @@ def _normalized(
     options = running_options(momentums, unbiased, running, check_flag("training", training))
     if options.given is None:
         return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, save))
+    given = backend, x, gamma, beta, layout, scaling, channel_axis
+    arrays, key = (gamma, beta, *running, out), (layout, scaling, *options[:2], bool(training))
+    found: Normalized[Any] = backend.repeated(
+        _with_running, (*given, running, options, bool(training), out), x, arrays, key
+    )
+    return found
+
+
+def _with_running(
+    backend: Any,
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    channel_axis: Any,
+    running: tuple[Any, Any],
+    options: RunningOptions,
+    training: bool,
+    out: Any,
+) -> Normalized[Any]:
+    """Return y, mean and rstd, and update the running statistics."""
     channels = column_layout(x.shape, channel_axis)
-    given = backend.running_statistics(*options.given, x, channels, bool(training))
+    given = backend.running_statistics(*running, x, channels, training)
     if not training:
         y, rstd = backend.column_forward(x, *given, 1.0, scaling.eps, gamma, beta, channels, out)
         return Normalized(y, backend.saved(given[0], x), backend.saved(rstd, x))

@@ -204,6 +204,16 @@ def weight_norm_backward(
         x = weighted_input(of_vectors, x, axis, where, weights, nan_policy, None)
     backend, x = backend_for(x, "x")
     layout = vector_layout(x.shape, axis)
+    given = backend, dy, x, norm, g, layout, out
+    arrays = dy, norm, g, out
+    found: WeightGradients[Array] = backend.repeated(_gradients, given, x, arrays, layout)
+    return found
+
+
+def _gradients(
+    backend: Any, dy: Any, x: Any, norm: Any, g: Any, layout: RowLayout, out: Any
+) -> WeightGradients[Any]:
+    """Return dx and dg."""
     rnorm = backend.reciprocal("norm", norm, x, layout)
     dx, dg, _ = backend.row_backward(
         WEIGHT, dy, x, None, rnorm, g, None, layout, scaling_of(layout), Detached(), out

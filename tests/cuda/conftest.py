@@ -18,10 +18,9 @@ def nothing_on_the_device():
 @pytest.fixture(autouse=True)
 def nothing_known():
     """Forget the plans of earlier calls, as a test may change what plans are made of."""
-    from numnorm.backends.cuda.rows import backward, forward
+    from numnorm.backends.cuda.arrays.known_calls import forget
 
-    for module in (forward, backward):
-        module._KNOWN.clear()
+    forget()
 
 
 @pytest.fixture(params=simulated_target.ORDERS)

@@ -290,6 +290,17 @@ def test_an_array_on_another_device_is_refused(monkeypatch):
         numnorm.jax.layer_norm(x)
 
 
+@pytest.mark.parametrize("platforms", [("cuda",), ("cpu", "cuda")])
+@pytest.mark.parametrize("name", ["layer_norm", "batch_norm", "moving_norm"])
+def test_a_function_compiled_for_another_device_is_refused(name, platforms):
+    given = (3,) if name == "moving_norm" else ()
+    traced = jax.jit(lambda x: getattr(numnorm.jax, name)(x, *given)).trace(jnp.ones((2, 5)))
+    traced.lower(lowering_platforms=("cpu",))
+    message = r"^numnorm.jax runs on the CPU only, got a function that is compiled for cuda: "
+    with pytest.raises(NotImplementedError, match=message):
+        traced.lower(lowering_platforms=platforms)
+
+
 def test_the_target_of_an_executable_says_where_it_runs():
     text = jax.jit(numnorm.jax.layer_norm).lower(jnp.ones((2, 3))).as_text()
     assert "numnorm.jax_runs_on_the_CPU_only" in text  # XLA's error on another device quotes it

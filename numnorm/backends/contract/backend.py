@@ -4,7 +4,7 @@ A backend is a package with these functions on its own array type. It may leave 
 Where a docstring says "the caller's", an array has the type and dtype that the user passes or gets.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from numnorm.arguments import Shape
@@ -47,10 +47,25 @@ class BlockMoments(NamedTuple):
 
 
 class ArrayBackend(Protocol):
-    """The conversion that every family needs; all other functions take an `x` that it returned."""
+    """What every family needs; all other functions take an `x` that `as_float_array` returned."""
 
     def as_float_array(self, name: str, value: Any) -> Any:
         """Return an array of a supported float dtype; integers and bool become float64."""
+
+    def repeated(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        x: Any,
+        arrays: tuple[Any, ...],
+        options: Hashable,
+    ) -> Any:
+        """Return ``function(*arguments)``, or do what it did before with such arrays.
+
+        The arguments are this backend, x, the caller's other `arrays`, of which some may be None,
+        and what follows from the `options`. The function returns arrays, numbers and None, in any
+        tuples.
+        """
 
 
 class RowBackend(ArrayBackend, Protocol):

@@ -5,6 +5,7 @@ from typing import Any
 
 _HOMES = {
     "arrays.device_array": ("as_float_array",),
+    "arrays.known_calls": ("repeated",),
     "arrays.label_parts": ("DeviceLabelParts",),
     "arrays.masks": ("as_mask_of", "as_weights_of"),
     "recurrent.lstm_batch_norm": ("batch_cell_backward", "batch_cell_forward"),

@@ -137,3 +137,17 @@ def test_errors(library):
         out = library.take(draw((2, 8)))
         with pytest.raises(ValueError, match="out and total_out must not share memory"):
             numnorm.add_layer_norm(x, x, out=out, total_out=out)
+
+
+def test_a_second_call(library):
+    """It repeats the launches of the first, for other arrays."""
+    for seed in range(3):
+        x, residual, dy, dtotal = take(library, (3, 40), "float32", 4, seed)
+        y, total, mean, rstd = numnorm.add_layer_norm_forward(x, residual)
+        np.testing.assert_array_equal(total.host, sum_of(x, residual))
+        wanted = reference.layer_norm(total.host)[0]
+        assert_close(y.host, wanted, "float32")
+        dx = numnorm.add_layer_norm_backward(dy, total, mean, rstd, dtotal=dtotal).dx
+        alone = numnorm.layer_norm_backward(dy, total, mean, rstd).dx
+        # One rounding of dx, which is up to a few deviations.
+        np.testing.assert_allclose(dx.host, alone.host + dtotal.host, atol=1e-5)

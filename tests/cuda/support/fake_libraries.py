@@ -83,7 +83,7 @@ def _interface(host):
 def cupy():
     module = types.ModuleType("cupy")
     current = [0]
-    module.asked = []
+    module.asked, module.capturing = [], False
 
     class ndarray(OnDevice):
         device = property(lambda self: SimpleNamespace(id=self.number))
@@ -121,7 +121,7 @@ def cupy():
     module.ndarray, module.ascontiguousarray = ndarray, ascontiguousarray
     module.empty = lambda shape, name: ndarray(poisoned(shape, _bfloat16_or(name)), current[0])
     module.full = lambda shape, value, name: ndarray(filled(shape, value, name), current[0])
-    stream = SimpleNamespace(ptr=STREAMS["cupy"])
+    stream = SimpleNamespace(ptr=STREAMS["cupy"], is_capturing=lambda: module.capturing)
     streams = SimpleNamespace(null=contextlib.nullcontext(), from_external=contextlib.nullcontext)
     module.cuda = SimpleNamespace(get_current_stream=lambda: stream, Device=device, Stream=streams)
 
@@ -150,7 +150,7 @@ class _Dtype:
 
 def torch():
     module = types.ModuleType("torch")
-    module.asked, module.gradients = [], True
+    module.asked, module.gradients, module.capturing = [], True, False
     module.strided = "torch.strided"
     names = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
     for name in names:
@@ -243,7 +243,9 @@ def torch():
     module.from_numpy = lambda array: Tensor(array, "cpu")
     module.cat = lambda arrays: Tensor(joined(arrays), arrays[0].device)
     module.is_grad_enabled = lambda: module.gradients
-    module.cuda = SimpleNamespace(current_stream=current_stream)
+    module.cuda = SimpleNamespace(
+        current_stream=current_stream, is_current_stream_capturing=lambda: module.capturing
+    )
     module.take = lambda host, number=0: Tensor(registered(host), f"cuda:{number}")
     return {"torch": module}
 

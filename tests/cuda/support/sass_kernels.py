@@ -101,9 +101,7 @@ def row_gradient_kernels():
     def backward(formula, element, parameters, shared, *shape, adds=False):
         shape = RowShape(*shape)
         weights = Weights(element if parameters else None, None, shared)
-        kernel = make_row_backward(
-            formula, element, FLOAT64, weights, parameters, shape, adds=adds
-        )
+        kernel = make_row_backward(formula, element, FLOAT64, weights, parameters, shape, adds=adds)
         kind = "row backward by run" if shared else "row backward" + " added" * adds
         threads = f"{shape.team} × {shape.teams} threads, {shape.vectors} pieces"
         return f"{kind} {formula.name} {element.name}, {threads}, {place_of(shape)}", kernel

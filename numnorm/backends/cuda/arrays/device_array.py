@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from numnorm.arguments import FLOATS, Shape, check_shape
 from numnorm.backends.cuda.arrays.libraries import LIBRARIES, ArrayLibrary, library_of
+from numnorm.backends.cuda.arrays.recording import CURRENT
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, ElementType
 
 Order = tuple[int, ...] | None
@@ -206,7 +207,10 @@ def overlap(library: ArrayLibrary, one: Any, other: Any) -> bool:
     """Return whether arrays share memory; for strided arrays, whether they begin at one address."""
     if not (library.is_contiguous(one) and library.is_contiguous(other)):
         return library.address(one) == library.address(other)
-    return _extent(library, one).meets(_extent(library, other))
+    extents = _extent(library, one), _extent(library, other)
+    if CURRENT.recording is not None:
+        CURRENT.recording.compared(one, other, extents)
+    return extents[0].meets(extents[1])
 
 
 class Extent(NamedTuple):
@@ -223,8 +227,12 @@ class Extent(NamedTuple):
 
 def _extent(library: ArrayLibrary, array: Any) -> Extent:
     name, start = library.dtype_name(array), library.address(array)
-    itemsize = 1 if name == "bool" else ELEMENT_TYPES[name].itemsize
-    return Extent(name, start, start + math.prod(library.shape(array)) * itemsize)
+    return Extent(name, start, start + bytes_of(library.shape(array), name))
+
+
+def bytes_of(shape: Shape, name: str) -> int:
+    """Return the bytes of a C-contiguous array of this shape and dtype."""
+    return math.prod(shape) * (1 if name == "bool" else ELEMENT_TYPES[name].itemsize)
 
 
 def _kind(value: Any) -> str:

@@ -1,112 +1,249 @@
-"""Calls whose arrays have passed all checks before: what follows from their signatures is kept.
+"""Calls that were made before do the same on the device again, without the checks.
 
-A call is known by its norm and options, which are the same objects as then, and by the signatures
-of its arrays. What is left to look at are addresses: whether vectors are aligned, and whether the
-output overlaps an input.
+The first call with arrays of some signatures is recorded. A later one looks only at addresses:
+which of them are equal or aligned, and whether memory that was apart still is. It then allocates
+what the first one did, and launches the same kernels.
 """
 
+import functools
+import operator
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-from numnorm.backends.cuda.arrays.device_array import DeviceArray, Extent
+from numnorm.arguments import Shape
+from numnorm.backends.contract.weighting import Weighting
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, bytes_of
+from numnorm.backends.cuda.arrays.launch import on_device_of, wait_if_hidden
 from numnorm.backends.cuda.arrays.libraries import ArrayLibrary, library_of
+from numnorm.backends.cuda.arrays.recording import CURRENT, Apart, Launch, Recording
+from numnorm.backends.cuda.compiler.element_type import FLOAT32
 from numnorm.backends.cuda.compiler.vector_access import BYTES
 
 _MOST_CALLS = 1024
+# Arrays that only kernels see share memory, each from a multiple of these bytes on.
+_ALIGNMENT = 256
+
+_calls: dict[Any, dict[Any, "KnownCall | None"]] = {}
 
 
-class KnownCalls:
-    """What a backend keeps of calls of one function."""
-
-    def __init__(self) -> None:
-        self._calls: dict[Any, tuple[Any, Any]] = {}
-
-    def find(
-        self, x: DeviceArray, options: tuple[Any, ...], flags: Any, arrays: tuple[Any, ...]
-    ) -> Any:
-        """Return the key of a call and what is kept of it; None for what is not known.
-
-        Parameters
-        ----------
-        x : DeviceArray
-            The input.
-        options : tuple
-            Objects that are the same ones in the same call.
-        flags : hashable
-            Options that are equal in the same call.
-        arrays : tuple
-            The other arrays of the caller; some may be None.
-        """
-        if x.signature is None:
-            return None, None
-        signatures: list[Any] = [x.lib.package, x.signature]
-        for array in arrays:
-            if array is None:
-                signatures.append(None)
-                continue
-            own = library_of(type(array))  # type: ignore[arg-type]  # types are hashable
-            signature = x.lib.signature(array) if own is x.lib else None
-            if signature is None:
-                return None, None
-            signatures.append(signature)
-        key = (*map(id, options), flags, *signatures)
-        _, call = self._calls.get(key, (None, None))
-        return key, call
-
-    def clear(self) -> None:
-        """Forget all calls."""
-        self._calls.clear()
-
-    def keep(self, key: Any, options: tuple[Any, ...], call: Any) -> None:
-        """Keep a call under its key, and its options alive, so that no other has their ids."""
-        if len(self._calls) >= _MOST_CALLS:
-            self.clear()
-        self._calls[key] = options, call
+def forget() -> None:
+    """Forget all calls."""
+    _calls.clear()
 
 
-class Input(NamedTuple):
-    """An array of a known call that a kernel reads.
+def repeated(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    x: DeviceArray,
+    arrays: tuple[Any, ...],
+    options: Hashable,
+) -> Any:
+    """Return ``function(*arguments)``, or do what it did before with arrays of these signatures.
 
-    Attributes
+    Parameters
     ----------
-    dtype : str
-        The name of its dtype.
-    size : int
-        Its bytes; 0 if a number stands for the array.
-    in_vectors : bool
-        Whether the kernel reads vectors, which may be aligned.
+    function : callable
+        It returns arrays, numbers and None, in any tuples. All that it does on a device it does by
+        `launch` and the methods of an `ArrayLibrary`, and none of it depends on numbers there.
+    arguments : tuple
+        Its arguments. They are `x`, the `arrays` and what follows from the `options`.
+    x : DeviceArray
+        The array whose stream the launches use.
+    arrays : tuple
+        All other arrays, as the caller gave them; some may be None.
+    options : hashable
+        Equal where the other arguments are.
     """
+    if x.signature is None or CURRENT.recording is not None:
+        return function(*arguments)
+    library, kind = x.lib, type(x.array)
+    signatures: list[Any] = [function, options, library.package, x.signature]
+    for array in arrays:
+        if array is None:
+            signatures.append(None)
+            continue
+        is_own = type(array) is kind or library_of(type(array)) is library  # type: ignore[arg-type]
+        signature = library.signature(array) if is_own else None
+        if signature is None:
+            return function(*arguments)
+        signatures.append(signature)
+    key, given = tuple(signatures), (x.array, *arrays)
+    known = _calls.get(key)
+    if known is None:
+        return _recorded(function, arguments, x, given, key)
+    addresses = _addresses(library, given)
+    pattern = _pattern(addresses)
+    if pattern not in known:
+        return _recorded(function, arguments, x, given, key)
+    found = known[pattern]
+    if found is None or not found.holds(addresses):
+        return function(*arguments)
+    return found.run(x, given, addresses)
 
-    dtype: str
-    size: int
-    in_vectors: bool
+
+def repeated_with(
+    weighting: Weighting | None,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    x: DeviceArray,
+    arrays: tuple[Any, ...],
+    options: Hashable,
+) -> Any:
+    """Return what `repeated` does, for arguments that a weighting of x is one of."""
+    if weighting is None:
+        return repeated(function, arguments, x, arrays, options)
+    keep, weights, omit, *fills = weighting
+    numbers = omit, *map(float.hex, fills)  # unlike numbers, NaN is equal to NaN, and 0 not to -0
+    return repeated(function, arguments, x, (*arrays, keep, weights), (options, numbers))
 
 
-Inputs = tuple[Input, ...]
-"""The inputs of a known call; the first one is as large as the output, and of its dtype."""
-
-
-def addresses_of(library: ArrayLibrary, *arrays: Any) -> list[int]:
-    """Return the addresses of arrays, 0 for None."""
+def _addresses(library: ArrayLibrary, arrays: tuple[Any, ...]) -> list[int]:
     return [0 if array is None else library.address(array) for array in arrays]
 
 
-def changes_an_input(inputs: Inputs, addresses: list[int], target: int) -> bool:
-    """Return whether a write to the output could change an input before it is read.
+def _pattern(addresses: list[int]) -> Any:
+    """Return which addresses are equal, and which are aligned; None if all are."""
+    equal = tuple(map(addresses.index, addresses))
+    all_aligned = functools.reduce(operator.or_, addresses) % BYTES == 0
+    return equal, None if all_aligned else tuple(a % BYTES == 0 for a in addresses)
 
-    A kernel reads each element before it writes the same one, so that the output may be an input.
+
+def _recorded(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    x: DeviceArray,
+    given: tuple[Any, ...],
+    key: Any,
+) -> Any:
+    """Return ``function(*arguments)``, and keep what it did."""
+    if x.lib.is_capturing():
+        raise RuntimeError(
+            "a call must have been made before a graph of it is captured, with arrays of the same "
+            "dtypes, shapes and alignment: the first call loads kernels"
+        )
+    recording = Recording(given, x.lib.stream(x.array))
+    CURRENT.recording = recording
+    try:
+        result = function(*arguments)
+    finally:
+        CURRENT.recording = None
+    if recording.overlap:
+        return result
+    if len(_calls) >= _MOST_CALLS:
+        forget()
+    pattern = _pattern(_addresses(x.lib, given))  # valid, as the function has checked the arrays
+    known = _known_call(recording, given, result, x.lib) if recording.complete else None
+    _calls.setdefault(key, {})[pattern] = known
+    return result
+
+
+class _Numbered(NamedTuple):
+    """The place of an array in a result: its number."""
+
+    number: int
+
+
+class KnownCall(NamedTuple):
+    """What a call does.
+
+    Attributes
+    ----------
+    new : tuple of (shape, dtype name)
+        The new arrays, whose numbers follow those of the caller's arrays.
+    launches : tuple of Launch
+        Its launches, in order.
+    apart : tuple of Apart
+        The pairs of the caller's arrays that must share no memory.
+    result : Any
+        What it returns, with numbers of arrays.
     """
-    dtype, size, _ = inputs[0]
-    written = Extent(dtype, target, target + size)
-    for (dtype, size, _), address in zip(inputs, addresses, strict=True):
-        read = Extent(dtype, address, address + size)
-        if read.meets(written) and read != written:
-            return True
-    return False
+
+    new: tuple[tuple[tuple[int, ...], str], ...]
+    launches: tuple[Launch, ...]
+    apart: tuple[Apart, ...]
+    result: Any
+
+    def holds(self, addresses: list[int]) -> bool:
+        """Return whether the call does the same with the caller's arrays at these addresses."""
+        for one, bytes_of_one, other, bytes_of_other in self.apart:
+            start, other_start = addresses[one], addresses[other]
+            if start < other_start + bytes_of_other and other_start < start + bytes_of_one:
+                return False
+        return True
+
+    def run(self, x: DeviceArray, given: tuple[Any, ...], addresses: list[int]) -> Any:
+        """Return the result for the caller's arrays, the first of which is that of x."""
+        library, array = x.lib, x.array
+        with on_device_of(x):
+            new = [library.new(array, shape, name) for shape, name in self.new]
+            addresses += map(library.address, new)
+            stream = library.stream(array)
+            for kernel, blocks, numbers, places in self.launches:
+                filled = numbers.copy()
+                for place, number, offset in places:
+                    filled[place] = addresses[number] + offset
+                kernel.launch_numbers(blocks, stream, filled)
+            wait_if_hidden(x, stream)
+        return _with_arrays(self.result, (*given, *new))
 
 
-def are_aligned(inputs: Inputs, addresses: list[int], target: int) -> bool:
-    """Return whether all vectors of the inputs and of the output are aligned."""
-    for (_, _, in_vectors), address in zip(inputs, addresses, strict=True):
-        if in_vectors and address % BYTES:
-            return False
-    return target % BYTES == 0
+def _with_arrays(result: Any, arrays: tuple[Any, ...]) -> Any:
+    """Return a result with arrays in the places of their numbers."""
+    kind = type(result)
+    if kind is _Numbered:
+        return arrays[result[0]]
+    if not isinstance(result, tuple):
+        return result
+    values = [_with_arrays(value, arrays) for value in result]
+    return tuple(values) if kind is tuple else kind(*values)
+
+
+def _known_call(
+    recording: Recording, given: tuple[Any, ...], result: Any, library: ArrayLibrary
+) -> KnownCall | None:
+    """Return what a call did that returned this result; None if it returned any other array.
+
+    New arrays that it did not return become parts of one.
+    """
+    new: list[tuple[Shape, str]] = []
+    places: dict[int, tuple[int, int]] = {number: (number, 0) for number in range(len(given))}
+
+    def numbered(value: Any) -> Any:
+        if isinstance(value, tuple):
+            values = map(numbered, value)
+            return tuple(values) if type(value) is tuple else type(value)(*values)
+        if value is None or isinstance(value, int | float):
+            return value
+        number = recording.number_of(value)
+        if number is None or (number < len(given) and value is not given[number]):
+            raise LookupError
+        if number not in places:
+            places[number] = len(given) + len(new), 0
+            _, _, name = recording.new[number - len(given)]
+            new.append((library.shape(value), name))  # its shape may be that of a view
+        place, _ = places[number]
+        if number >= len(given) and library.shape(value) != new[place - len(given)][0]:
+            raise LookupError
+        return _Numbered(place)
+
+    try:
+        template = numbered(result)
+    except LookupError:
+        return None
+    number, size = len(given) + len(new), 0
+    for own, (_, shape, name) in enumerate(recording.new, len(given)):
+        if own not in places:
+            places[own] = number, size
+            size += max(1, -(-bytes_of(shape, name) // _ALIGNMENT)) * _ALIGNMENT
+    if size:
+        new.append(((size // FLOAT32.itemsize,), FLOAT32.name))
+    launches = tuple(
+        launch._replace(
+            places=tuple(
+                (place, places[own][0], places[own][1] + offset)
+                for place, own, offset in launch.places
+            )
+        )
+        for launch in recording.launches
+    )
+    return KnownCall(tuple(new), launches, tuple(recording.apart), template)

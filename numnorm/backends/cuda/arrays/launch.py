@@ -1,9 +1,11 @@
 """Launch a kernel on the stream of the library whose arrays it works on."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.libraries import ArrayLibrary
+from numnorm.backends.cuda.arrays.recording import CURRENT
 from numnorm.backends.cuda.compiler.target import Kernel, check_available, on_device, synchronize
 
 
@@ -14,13 +16,13 @@ class ArrayOffset(NamedTuple):
     offset: int
 
 
-class _OnDevice:
-    """The device of an array as the current device, of its library and of the compiler."""
+class _Both:
+    """Two contexts, the second of them inside of the first."""
 
     __slots__ = ("_contexts",)
 
-    def __init__(self, x: DeviceArray) -> None:
-        self._contexts = x.lib.using(x.device), on_device(x.device)
+    def __init__(self, *contexts: Any) -> None:
+        self._contexts = contexts
 
     def __enter__(self) -> None:
         for context in self._contexts:
@@ -31,10 +33,11 @@ class _OnDevice:
             context.__exit__(*error)
 
 
-def on_device_of(x: DeviceArray) -> _OnDevice:
+def on_device_of(x: DeviceArray) -> Any:
     """Return a context in which allocations and launches use the device of an array."""
     check_available()
-    return _OnDevice(x)
+    of_library, of_compiler = x.lib.using(x.device), on_device(x.device)
+    return of_compiler if of_library is None else _Both(of_library, of_compiler)
 
 
 def launch(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: Any) -> None:
@@ -45,38 +48,11 @@ def launch(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: 
     of addresses. The host waits only if the library hides the stream of its own work.
     """
     stream = x.lib.stream(x.array)
-    kernel.launch(blocks, stream, *_addresses(x.lib, arrays), *arguments)
-    _wait_if_hidden(x, stream)
-
-
-class PreparedLaunch:
-    """A launch whose arguments are known but for the addresses of arrays.
-
-    Parameters
-    ----------
-    kernel, blocks, arguments
-        As for `launch`.
-    arrays : tuple
-        As for `launch`, with the numbers -1, -2 and so on in the place of arrays.
-    """
-
-    def __init__(self, kernel: Kernel, blocks: int, arrays: Any, arguments: Any) -> None:
-        self._kernel, self._blocks = kernel, blocks
-        self._numbers = kernel.numbers((*arrays, *arguments))
-        marks = [number for number in self._numbers if type(number) is int and number < 0]
-        self._places = [self._numbers.index(-number) for number in range(1, len(marks) + 1)]
-
-    def run(self, x: DeviceArray, *arrays: Any) -> None:
-        """Launch the kernel on the stream of the library of x.
-
-        The arrays are those of -1, -2 and so on, or their addresses; None becomes the address 0.
-        """
-        numbers = self._numbers.copy()
-        for place, array in zip(self._places, arrays, strict=True):
-            numbers[place] = array if type(array) is int else _address(x.lib, array)
-        stream = x.lib.stream(x.array)
-        self._kernel.launch_numbers(self._blocks, stream, numbers)
-        _wait_if_hidden(x, stream)
+    numbers = kernel.numbers((*_addresses(x.lib, arrays), *arguments))
+    kernel.launch_numbers(blocks, stream, numbers)
+    wait_if_hidden(x, stream)
+    if CURRENT.recording is not None:
+        CURRENT.recording.launched(kernel, blocks, stream, numbers, _located(arrays))
 
 
 def launch_cooperative(
@@ -85,10 +61,11 @@ def launch_cooperative(
     """Launch a kernel whose blocks wait for each other, each with `memory` bytes to share."""
     stream, addresses = x.lib.stream(x.array), _addresses(x.lib, arrays)
     kernel.launch_cooperative(blocks, stream, memory, *addresses, *arguments)
-    _wait_if_hidden(x, stream)
+    wait_if_hidden(x, stream)
 
 
-def _wait_if_hidden(x: DeviceArray, stream: int) -> None:
+def wait_if_hidden(x: DeviceArray, stream: int) -> None:
+    """Wait for a stream if the library of x hides the stream of its own work."""
     if x.lib.waits:
         synchronize(stream)
 
@@ -105,3 +82,19 @@ def _address(library: ArrayLibrary, array: Any) -> Any:
     if array is None:
         return 0
     return array if type(array) in (int, float) else library.address(array)
+
+
+def _located(arrays: Any) -> Iterator[tuple[int, Any, int]]:
+    """Yield arrays in any groups: the place of each, the array, and the offset of the address."""
+    for place, entry in enumerate(_flat(arrays)):
+        array, offset = entry if isinstance(entry, ArrayOffset) else (entry, 0)
+        if array is not None and type(array) not in (int, float):
+            yield place, array, offset
+
+
+def _flat(arrays: Any) -> Iterator[Any]:
+    for array in arrays:
+        if isinstance(array, tuple) and not isinstance(array, ArrayOffset):
+            yield from _flat(array)
+        else:
+            yield array

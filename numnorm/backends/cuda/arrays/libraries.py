@@ -3,7 +3,6 @@
 This module imports none of them: a caller with an array has imported its library.
 """
 
-import contextlib
 import functools
 import importlib
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import Shape
+from numnorm.backends.cuda.arrays.recording import CURRENT
 
 
 class ArrayLibrary:
@@ -85,9 +85,16 @@ class ArrayLibrary:
         """Return an array if it is C-contiguous, otherwise a C-contiguous copy."""
         raise NotImplementedError
 
-    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+    def new(self, like: Any, shape: Shape, name: str) -> Any:
         """Return a new array on the device of `like`; `name` is its dtype."""
         raise NotImplementedError
+
+    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+        """Return what `new` does. Only kernels write it, so that a recording can hold it."""
+        array = self.new(like, shape, name)
+        if CURRENT.recording is not None:
+            CURRENT.recording.allocated(array, shape, name)
+        return array
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
         """Return a new array as `empty`, filled with a value."""
@@ -95,20 +102,38 @@ class ArrayLibrary:
 
     def copy(self, target: Any, source: Any) -> None:
         """Write one array into another of the same shape."""
+        if CURRENT.recording is not None:
+            CURRENT.recording.complete = False
+        self.write(target, source)
+
+    def write(self, target: Any, source: Any) -> None:
+        """Do the same outside of recordings."""
         target[...] = source
 
     def from_host(self, like: Any, array: Any) -> Any:
         """Return a copy of a NumPy array on the device of `like`."""
+        if self.is_capturing():
+            raise RuntimeError(
+                "an array of the host (a mask, weights, labels, lengths of sequences) cannot be "
+                "copied to the device while a graph is captured"
+            )
+        return self.uploaded(like, array)
+
+    def uploaded(self, like: Any, array: Any) -> Any:
+        """Do the same outside of a capture."""
         raise NotImplementedError
 
     def reshaped(self, array: Any, shape: Shape) -> Any:
         """Return a C-contiguous array in another shape, a view if the library has views."""
-        return array.reshape(shape)
+        view = array.reshape(shape)
+        if CURRENT.recording is not None:
+            CURRENT.recording.viewed(view, array)
+        return view
 
     def broadcast(self, array: Any, shape: Shape) -> Any:
         """Return an array broadcast to a shape, in new C-contiguous memory."""
-        target = self.empty(array, shape, self.dtype_name(array))
-        self.copy(target, array)
+        target = self.new(array, shape, self.dtype_name(array))
+        self.write(target, array)
         return target
 
     def rows(self, array: Any, start: int, stop: int) -> Any:
@@ -131,9 +156,13 @@ class ArrayLibrary:
         """Return the handle of the stream for work on an array."""
         raise NotImplementedError
 
+    def is_capturing(self) -> bool:
+        """Return whether work on the current stream becomes part of a graph."""
+        return False
+
     def using(self, device: int) -> Any:
-        """Return a context in which new arrays are on this device."""
-        return contextlib.nullcontext()
+        """Return a context in which new arrays are on this device; None if they are anyway."""
+        return None
 
     def statistic_name(self, name: str) -> str:
         """Return the dtype of the saved statistics of arrays of dtype `name`."""
@@ -141,7 +170,15 @@ class ArrayLibrary:
 
 
 class _CuPy(ArrayLibrary):
+    """Its pool gives memory that was freed during a capture to others, though the graph uses it.
+
+    So arrays that are made during a capture are kept.
+    """
+
     package, type_name = "cupy", "ndarray"
+
+    def __init__(self) -> None:
+        self._of_graphs: list[Any] = []
 
     def signature(self, array: Any) -> Any:
         return array.dtype, array.shape, array.flags.c_contiguous, array.device.id
@@ -156,31 +193,42 @@ class _CuPy(ArrayLibrary):
         return bool(array.flags.c_contiguous)
 
     def contiguous(self, array: Any) -> Any:
-        return self.module.ascontiguousarray(array)
+        return self._kept(self.module.ascontiguousarray(array))
 
-    def empty(self, like: Any, shape: Shape, name: str) -> Any:
-        return self.module.empty(shape, name)
+    def new(self, like: Any, shape: Shape, name: str) -> Any:
+        return self._kept(self.module.empty(shape, name))
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
-        return self.module.full(shape, value, name)
+        return self._kept(self.module.full(shape, value, name))
 
-    def from_host(self, like: Any, array: Any) -> Any:
+    def uploaded(self, like: Any, array: Any) -> Any:
         return self.module.asarray(array)
 
     def concatenated(self, arrays: Sequence[Any]) -> Any:
-        return self.module.concatenate(arrays)
+        return self._kept(self.module.concatenate(arrays))
 
     def taken(self, array: Any, indices: Any, axis: int) -> Any:
-        return array.take(self.module.asarray(indices), axis)
+        return self._kept(array.take(self.from_host(array, indices), axis))
 
     def matmul(self, a: Any, b: Any) -> Any:
-        return self.module.matmul(a, b)
+        return self._kept(self.module.matmul(a, b))
 
     def stream(self, array: Any) -> int:
         return int(self.module.cuda.get_current_stream().ptr)
 
+    def is_capturing(self) -> bool:
+        stream = self.module.cuda.get_current_stream()
+        # The default stream cannot be captured, and must not be asked while another one is.
+        return bool(stream.ptr and stream.is_capturing())
+
     def using(self, device: int) -> Any:
         return self.module.cuda.Device(device)
+
+    def _kept(self, array: Any) -> Any:
+        """Return an array, which lives on if a graph uses its memory."""
+        if self.is_capturing():
+            self._of_graphs.append(array)
+        return array
 
 
 class _Torch(ArrayLibrary):
@@ -227,7 +275,7 @@ class _Torch(ArrayLibrary):
     def contiguous(self, array: Any) -> Any:
         return array.contiguous()
 
-    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+    def new(self, like: Any, shape: Shape, name: str) -> Any:
         torch = self.module
         return torch.empty(shape, dtype=getattr(torch, name), device=like.device)
 
@@ -235,10 +283,10 @@ class _Torch(ArrayLibrary):
         torch = self.module
         return torch.full(shape, value, dtype=getattr(torch, name), device=like.device)
 
-    def from_host(self, like: Any, array: Any) -> Any:
+    def uploaded(self, like: Any, array: Any) -> Any:
         return self.module.as_tensor(array, device=like.device)
 
-    def copy(self, target: Any, source: Any) -> None:
+    def write(self, target: Any, source: Any) -> None:
         target.copy_(source)
 
     def concatenated(self, arrays: Sequence[Any]) -> Any:
@@ -248,13 +296,16 @@ class _Torch(ArrayLibrary):
         return self.module.index_select(array, axis, self.from_host(array, indices))
 
     def matmul(self, a: Any, b: Any) -> Any:
-        result = self.empty(a, (a.shape[0], b.shape[1]), self.dtype_name(a))
+        result = self.new(a, (a.shape[0], b.shape[1]), self.dtype_name(a))
         # With `out`, automatic mixed precision does not change the dtype.
         self.module.mm(a, b, out=result)
         return result
 
     def stream(self, array: Any) -> int:
         return int(self.module.cuda.current_stream(array.device).cuda_stream)
+
+    def is_capturing(self) -> bool:
+        return bool(self.module.cuda.is_current_stream_capturing())
 
 
 class _Numba(ArrayLibrary):
@@ -300,20 +351,20 @@ class _Numba(ArrayLibrary):
     def contiguous(self, array: Any) -> Any:
         if array.is_c_contiguous():
             return array
-        target = self.empty(array, array.shape, array.dtype.name)
-        self.copy(target, array)
+        target = self.new(array, array.shape, array.dtype.name)
+        self.write(target, array)
         return target
 
-    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+    def new(self, like: Any, shape: Shape, name: str) -> Any:
         return self._cuda.device_array(shape, np.dtype(name), stream=like.stream)
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
         return self.from_host(like, np.full(shape, value, name))
 
-    def from_host(self, like: Any, array: Any) -> Any:
+    def uploaded(self, like: Any, array: Any) -> Any:
         return self._cuda.to_device(array, stream=like.stream)
 
-    def copy(self, target: Any, source: Any) -> None:
+    def write(self, target: Any, source: Any) -> None:
         stream = target.stream or self._cuda.default_stream()
         target.setitem(slice(None), source, stream=stream)
 
@@ -390,7 +441,7 @@ class _Jax(ArrayLibrary):
     def contiguous(self, array: Any) -> Any:
         return array
 
-    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+    def new(self, like: Any, shape: Shape, name: str) -> Any:
         (device,) = like.devices()
         return self.module.numpy.empty(shape, np.dtype(name), device=device)
 
@@ -398,7 +449,7 @@ class _Jax(ArrayLibrary):
         (device,) = like.devices()
         return self.module.numpy.full(shape, value, np.dtype(name), device=device)
 
-    def from_host(self, like: Any, array: Any) -> Any:
+    def uploaded(self, like: Any, array: Any) -> Any:
         (device,) = like.devices()
         return self.module.device_put(array, device)
 

@@ -13,7 +13,6 @@ from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, as_companion
 from numnorm.backends.cuda.arrays.launch import on_device_of
 from numnorm.backends.cuda.arrays.row_totals import write_row_totals
-from numnorm.backends.cuda.statistics import stored
 
 
 @dataclasses.dataclass(eq=False)
@@ -42,15 +41,6 @@ class DeviceChannelAxes:
 
     def __post_init__(self) -> None:
         self.x: Any = self.fold("x", self.whole.array)
-
-    @property
-    def backend(self) -> "DeviceChannelAxes":
-        """What returns statistics to the caller."""
-        return self
-
-    def saved(self, statistic: Any, x: DeviceArray) -> Any:
-        """Return a new array of the caller's for a statistic of x."""
-        return self.unflat(stored.saved(statistic, x))
 
     def fold(self, name: str, value: Any) -> Any:
         """Return an array of the shape of x with one axis of channels."""
@@ -153,7 +143,5 @@ class DeviceChannelAxes:
         return mean, variance
 
     def unflat(self, statistic: Any) -> Any:
-        """Return a statistic in the shape of the channels; one that is no array yet as it is."""
-        if isinstance(statistic, DeviceArray):
-            return statistic
+        """Return a statistic in the shape of the channels."""
         return self.whole.lib.reshaped(statistic, self.shape)

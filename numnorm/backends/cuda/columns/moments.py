@@ -11,6 +11,7 @@ from numnorm.array_likes import is_on_device
 from numnorm.backends.contract.backend import GivenMoments
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, in_order
 from numnorm.backends.cuda.arrays.gather_rows import gather_rows
+from numnorm.backends.cuda.arrays.known_calls import repeated
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.arrays.row_totals import write_row_totals
 from numnorm.backends.cuda.columns.column_shape import (
@@ -82,6 +83,16 @@ def streamed_moments(
     Blocks of a fixed number of entries are merged one after the other. So the result does not
     depend on the sizes of the chunks, if each chunk but the last has a multiple of that number.
     """
+    if after is not None:  # their count is another one in each call
+        return _streamed(x, layout, after)
+    found: tuple[int, Any, Any, Any] = repeated(_streamed, (x, layout, None), x, (), layout)
+    return found
+
+
+def _streamed(
+    x: DeviceArray, layout: ColumnLayout, after: GivenMoments | None
+) -> tuple[int, Any, Any, Any]:
+    """Return the same."""
     with on_device_of(x):
         before = None if after is None else _given("after", after, x, layout.channels)
         if layout.per_channel == 0 or layout.channels == 0:

@@ -15,6 +15,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     output_like,
     result,
 )
+from numnorm.backends.cuda.arrays.known_calls import repeated_with
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.arrays.masks import as_mask_of
 from numnorm.backends.cuda.compiler.element_type import ElementType
@@ -72,7 +73,21 @@ def masked_moving_forward(
 
     The statistics are those of the steps that a weighting keeps; None keeps all.
     """
+    given = weighting, x, layout, windows, out, save
+    found: tuple[Any, Any, Any] = repeated_with(
+        weighting, _moving_forward, given, x, (out,), (layout, windows, save)
+    )
+    return found
 
+
+def _moving_forward(
+    weighting: Weighting | None,
+    x: DeviceArray,
+    layout: MovingLayout,
+    windows: contract.Windows,
+    out: Any,
+    save: bool,
+) -> tuple[Any, Any, Any]:
     def launch_norm(of_x: Given, element: ElementType, y: Any, saved: StepStatistics) -> None:
         sizes, scaling = _sizes(layout, windows), _scaling(windows)
         table = _launch_chunk_sums(of_x, sizes, scaling.centred)
@@ -98,6 +113,20 @@ def masked_moving_backward(
     out: Any,
 ) -> Any:
     """Return dx, for statistics of the steps that a weighting keeps; None keeps all."""
+    given, arrays = (weighting, dy, x, mean, rstd, layout, windows, out), (dy, mean, rstd, out)
+    return repeated_with(weighting, _moving_backward, given, x, arrays, (layout, windows))
+
+
+def _moving_backward(
+    weighting: Weighting | None,
+    dy: Any,
+    x: DeviceArray,
+    mean: Any,
+    rstd: Any,
+    layout: MovingLayout,
+    windows: contract.Windows,
+    out: Any,
+) -> Any:
     sizes, scaling = _sizes(layout, windows), _scaling(windows)
 
     def launch_gradient(

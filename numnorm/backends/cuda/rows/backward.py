@@ -1,7 +1,6 @@
 """The gradients of the row norms on device arrays: checks, plan and launches."""
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.gains import parameters_of_rows
@@ -15,18 +14,13 @@ from numnorm.backends.cuda.arrays.device_array import (
     result,
 )
 from numnorm.backends.cuda.arrays.gather_rows import in_wider_dtype
-from numnorm.backends.cuda.arrays.known_calls import (
-    Input,
-    Inputs,
-    KnownCalls,
-    addresses_of,
-    are_aligned,
-    changes_an_input,
-)
-from numnorm.backends.cuda.arrays.launch import PreparedLaunch, on_device_of
+from numnorm.backends.cuda.arrays.known_calls import repeated
+from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64, ElementType
+from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.rows.arguments import (
     PartialSums,
+    RowParameters,
     RowScaling,
     RowSizes,
     SavedStatistics,
@@ -38,13 +32,7 @@ from numnorm.backends.cuda.rows.backward_loop_kernel import (
     make_row_backward_columns,
     make_row_backward_loop,
 )
-from numnorm.backends.cuda.rows.forward import (
-    all_aligned,
-    row_parameters,
-    weight_inputs,
-    weight_of,
-    whole_input,
-)
+from numnorm.backends.cuda.rows.forward import all_aligned, arrays_and_numbers, weight_of
 from numnorm.backends.cuda.rows.parameter_sums import (
     COLUMNS,
     ROWS_BETWEEN_FLUSHES,
@@ -66,27 +54,32 @@ from numnorm.layouts import RowLayout
 
 
 class GradientPlan(NamedTuple):
-    """The launches, which depend on norm, elements and layout alone.
+    """The kernels and their launches, which depend on norm, elements and layout alone.
 
     Attributes
     ----------
-    coefficients : PreparedLaunch or None
-        For wide rows whose columns have parameters: the launch that stores the coefficients of
-        each row, before the others. It takes dy, x, mean, rstd, gamma, beta and the coefficients.
-    kernel : PreparedLaunch
-        The launch that stores dx and partial sums. It takes dy, x, mean, rstd, gamma and beta, or
-        dy, x, gamma, beta and the coefficients; then dx, the sums, and what rounding has lost.
-    finish : PreparedLaunch
-        The launch that adds up these sums.
+    coefficients : Kernel or None
+        For wide rows whose columns have parameters: the kernel that stores the coefficients of
+        each row. It is launched first.
+    kernel, finish : Kernel
+        The kernel that stores dx and partial sums, and the kernel that adds up these sums.
+    blocks : int
+        The number of blocks of `kernel`.
+    sizes, parts, scaling
+        Arguments of the kernels.
     table : tuple of int
         The shape of the partial sums of each parameter.
     long : bool
         Whether a part has more rows than `ROWS_BETWEEN_FLUSHES` for each team.
     """
 
-    coefficients: PreparedLaunch | None
-    kernel: PreparedLaunch
-    finish: PreparedLaunch
+    coefficients: Kernel | None
+    kernel: Kernel
+    finish: Kernel
+    blocks: int
+    sizes: RowSizes
+    parts: int
+    scaling: RowScaling
     table: tuple[int, int]
     long: bool
 
@@ -106,19 +99,17 @@ def gradient_plan(
     element: ElementType,
     saved: ElementType,
     weights: Weights,
-    missing: tuple[float, float],
     gradient: ElementType,
     layout: RowLayout,
     scaling: Scaling,
     detached: Detached,
     aligned: bool,
-    adds: bool = False,
+    adds: bool,
 ) -> GradientPlan:
     """Return the plan for elements of this type, `aligned` if all arrays begin at 16 bytes.
 
-    The gradients of the parameters have the type `gradient`. The `missing` numbers stand for a
-    gamma and a beta that are no arrays. A plan that `adds`, of rows that fit the registers, has a
-    launch that takes what is added to dx last.
+    The gradients of the parameters have the type `gradient`. A plan that `adds` to dx is of rows
+    that fit the registers.
     """
     formula, parameters = norm.formula, norm.parameters
     shape = backward_shape(layout.width, element, aligned=aligned)
@@ -144,37 +135,17 @@ def gradient_plan(
         table = layout.rows * layout.width // layout.segment // channels, channels
     else:
         table = parts // channels, channels * layout.width
-    sizes = RowSizes(layout.rows, layout.width, layout.segment, channels)
-    row_scaling = RowScaling(inv_count, inv_divisor, scaling.eps_on_deviation)
-    read = -1, -2, SavedStatistics(-3, -4), row_parameters(-5, missing)
-    numbers: tuple[Any, ...] = sizes, parts
-    first = None
-    if coefficients is None:
-        arrays: Any = *read, -7, -10 if adds else 0, PartialSums(-8, -9)
-        numbers = *numbers, row_scaling
-    else:
-        first = PreparedLaunch(coefficients, layout.rows, (*read, -7), (sizes, row_scaling))
-        arrays = -1, -2, row_parameters(-3, missing), -5, -6, PartialSums(-7, -8)
     return GradientPlan(
-        first,
-        PreparedLaunch(kernel, parts * strips, arrays, numbers),
-        finish_of(parameters, element, gradient, table),
+        coefficients,
+        kernel,
+        _finish(element, gradient),
+        parts * strips,
+        RowSizes(layout.rows, layout.width, layout.segment, channels),
+        parts,
+        RowScaling(inv_count, inv_divisor, scaling.eps_on_deviation),
         table,
         layout.rows > ROWS_BETWEEN_FLUSHES * shape.teams * parts and not by_segment,
     )
-
-
-@functools.lru_cache(maxsize=1024)
-def finish_of(
-    parameters: int, element: ElementType, gradient: ElementType, table: tuple[int, int]
-) -> PreparedLaunch:
-    """Return the launch that adds up partial sums: it takes the sums, dgamma and dbeta.
-
-    The sums have the compute type of `element`, and the gradients the type `gradient`; `table` is
-    the shape of the sums of each parameter.
-    """
-    blocks = parameters * -(-table[1] // COLUMNS)
-    return PreparedLaunch(_finish(element, gradient), blocks, (-1, -2, -3), table)
 
 
 # Checks and launches
@@ -194,16 +165,33 @@ def row_backward(
     out: Any,
 ) -> tuple[Any, ...]:
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
-    options = norm, layout, scaling
-    key, known = _KNOWN.find(x, options, detached, (dy, mean, rstd, gamma, beta, out))
-    found = None if known is None else known.run(x, dy, mean, rstd, gamma, beta, out)
-    if found is not None:
-        return found
+    given = norm, dy, x, mean, rstd, gamma, beta, layout, scaling, detached, out
+    weights, numbers = arrays_and_numbers(norm, gamma, beta)
+    options = norm, layout, scaling, detached, numbers
+    arrays = dy, mean, rstd, *weights, out
+    found: tuple[Any, ...] = repeated(_checked_row_backward, given, x, arrays, options)
+    return found
+
+
+def _checked_row_backward(
+    norm: Norm,
+    dy: Any,
+    x: DeviceArray,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    detached: Detached,
+    out: Any,
+) -> tuple[Any, ...]:
+    """Return the same after a check of dy."""
     with on_device_of(x):
         grad = as_parameter(norm.names.dy, dy, x.shape, "the shape of the input", x)
         others = mean, rstd, gamma, beta, layout, scaling, detached, x.element
         if grad.element == x.element:
-            return backward_of_one_dtype(norm, grad, x, *others, out, key)
+            return backward_of_one_dtype(norm, grad, x, *others, out)
         return in_wider_dtype(
             grad, x, out, lambda dy, x, out: backward_of_one_dtype(norm, dy, x, *others, out)
         )
@@ -222,13 +210,11 @@ def backward_of_one_dtype(
     detached: Detached,
     element: ElementType,
     out: Any,
-    key: Any = None,
     addend: Any = None,
 ) -> tuple[Any, ...]:
     """Return the same for a dy of the dtype of x; without gamma its gradient is an `element`.
 
-    `key` is that of `KnownCalls`, None for a call that is not to be kept. An `addend`, an array
-    like x, is added to dx, if rows fit the registers and gamma does not broadcast.
+    An `addend`, like x, is added to dx, if rows fit the registers and gamma does not broadcast.
     """
     of_mean, of_rstd = saved_statistics(norm, mean, rstd, layout, x)
     try:
@@ -244,87 +230,32 @@ def backward_of_one_dtype(
         return broadcast_backward(without_gamma, error, norm, grad, x, *saved, gamma, layout)
     source, grads = in_order(x, layout.order), in_order(grad, layout.order)
     inputs = grads, source, of_mean.array, of_rstd.array, scale.array, shift.array
-    added = () if addend is None else (in_order(addend, layout.order),)
-    output = output_like(x, layout.order, out, (*inputs, *added))
+    added = None if addend is None else in_order(addend, layout.order)
+    output = output_like(x, layout.order, out, (*inputs, added))
     weights = Weights(scale.element, shift.element, layout.shared)
     gradient = scale.element or element
     if not layout.rows * layout.width:
         return result(output, x, layout.order), *_no_gradients(norm, layout, x, gradient)
-    aligned = all_aligned(x, layout, (grads, source, output.target, *added), scale, shift)
-    missing = scale.number, shift.number
-    given = norm, x.element, of_rstd.element, weights, missing, gradient, layout, scaling, detached
-    plan_if = functools.partial(gradient_plan, *given)
-    plan = plan_if(aligned, adds=bool(added))
-    gradients = _launched(norm, plan, x, layout, gradient, inputs, output.target, added)
-    as_given = (
-        grads is grad.array and source is x.array and of_rstd.array is rstd
-        and (of_mean.array is mean or not norm.formula.centred)
-        and scale.array is gamma and shift.array is beta
-    )  # fmt: skip
-    if key is not None and as_given and output.destination is None:
-        kind = of_rstd.element
-        statistic = Input(kind.name, layout.rows * kind.itemsize, False)
-        whole = whole_input(x.element, layout)
-        of_weights = weight_inputs(x.element, weights, layout)
-        known_inputs = whole, whole, statistic, statistic, *of_weights
-        call = _KnownBackward(functools.cache(plan_if), known_inputs, norm, layout, gradient)
-        _KNOWN.keep(key, (norm, layout, scaling), call)
-    return result(output, x, layout.order), *gradients
-
-
-def _launched(
-    norm: Norm,
-    plan: GradientPlan,
-    x: DeviceArray,
-    layout: RowLayout,
-    gradient: ElementType,
-    read: Any,
-    target: Any,
-    added: tuple[Any, ...] = (),
-) -> tuple[Any, Any]:
-    """Launch the kernels of a plan, which write dx to the target; return dgamma and dbeta.
-
-    What is read are dy, x, mean, rstd, gamma and beta: arrays, or their addresses. What is `added`
-    to dx, if anything, is read, too.
-    """
+    rows = grads, source, output.target, *(() if added is None else (added,))
+    options = layout, scaling, detached, all_aligned(x, layout, rows, scale, shift)
+    elements = x.element, of_rstd.element, weights, gradient
+    plan = gradient_plan(norm, *elements, *options, added is not None)
     partials = _partial_sums(norm, plan, x)
-    if plan.coefficients is not None:
+    statistics = SavedStatistics(of_mean.array, of_rstd.array)
+    parameters = RowParameters(scale.parameter, shift.parameter)
+    numbers = plan.sizes, plan.parts
+    if plan.coefficients is None:
+        arrays: Any = grads, source, statistics, parameters, output.target, added, partials
+        launch(plan.kernel, plan.blocks, x, arrays, (*numbers, plan.scaling))
+    else:
         shape = layout.rows, COEFFICIENTS
         coefficients = x.lib.empty(x.array, shape, x.element.compute_name)
-        plan.coefficients.run(x, *read, coefficients)
-        dy, source, _, _, *parameters = read
-        read = dy, source, *parameters, coefficients
-    plan.kernel.run(x, *read, target, *partials, *added)
-    return summed_gradients(norm, plan.finish, layout, x, gradient, partials.sums)
-
-
-_KNOWN = KnownCalls()
-
-
-class _KnownBackward(NamedTuple):
-    """A call that copies no array: its plan, if arrays are aligned or not, and its arrays."""
-
-    plan_if: Callable[[bool], GradientPlan]
-    inputs: Inputs
-    norm: Norm
-    layout: RowLayout
-    gradient: ElementType
-
-    def run(
-        self, x: DeviceArray, dy: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, out: Any
-    ) -> tuple[Any, ...] | None:
-        """Return what `row_backward` does; None if `out` overlaps an input."""
-        library = x.lib
-        with on_device_of(x):
-            dx = library.empty(x.array, x.shape, x.element.name) if out is None else out
-            mean = mean if self.norm.formula.centred else rstd
-            read = addresses_of(library, dy, x.array, mean, rstd, gamma, beta)
-            target = library.address(dx)
-            if out is not None and changes_an_input(self.inputs, read, target):
-                return None
-            plan = self.plan_if(are_aligned(self.inputs, read, target))
-            given = self.norm, plan, x, self.layout, self.gradient
-            return dx, *_launched(*given, read, target)
+        arrays = grads, source, statistics, parameters, coefficients
+        launch(plan.coefficients, layout.rows, x, arrays, (plan.sizes, plan.scaling))
+        arrays = grads, source, parameters, coefficients, output.target, partials
+        launch(plan.kernel, plan.blocks, x, arrays, numbers)
+    gradients = summed_gradients(norm, plan.finish, plan.table, layout, x, gradient, partials.sums)
+    return result(output, x, layout.order), *gradients
 
 
 def broadcast_backward(
@@ -389,7 +320,8 @@ def _partial_sums(norm: Norm, plan: GradientPlan, x: DeviceArray) -> PartialSums
 
 def summed_gradients(
     norm: Norm,
-    finish: PreparedLaunch,
+    finish: Kernel,
+    table: tuple[int, int],
     layout: RowLayout,
     x: DeviceArray,
     gradient: ElementType,
@@ -397,14 +329,15 @@ def summed_gradients(
 ) -> tuple[Any, Any]:
     """Return dgamma and dbeta from partial sums; None for a parameter that the norm lacks.
 
-    `finish` is that of `finish_of`.
+    `table` is the shape of the sums of each parameter.
     """
     if not norm.parameters:
         return None, None
     name = gradient.name
     dgamma = x.lib.empty(x.array, layout.parameter_shape, name)
     dbeta = x.lib.empty(x.array, layout.parameter_shape, name) if norm.parameters > 1 else None
-    finish.run(x, sums, dgamma, dbeta)
+    blocks = norm.parameters * -(-table[1] // COLUMNS)
+    launch(finish, blocks, x, (sums, dgamma, dbeta), table)
     return dgamma, dbeta
 
 

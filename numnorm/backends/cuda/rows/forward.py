@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.gains import parameters_of_rows
@@ -15,15 +14,8 @@ from numnorm.backends.cuda.arrays.device_array import (
     output_like,
     result,
 )
-from numnorm.backends.cuda.arrays.known_calls import (
-    Input,
-    Inputs,
-    KnownCalls,
-    addresses_of,
-    are_aligned,
-    changes_an_input,
-)
-from numnorm.backends.cuda.arrays.launch import PreparedLaunch, on_device_of
+from numnorm.backends.cuda.arrays.known_calls import repeated
+from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.compiler.vector_access import BYTES
@@ -41,6 +33,14 @@ from numnorm.backends.cuda.statistics import broadcast_parameters
 from numnorm.backends.cuda.threads.row_columns import Weights
 from numnorm.backends.cuda.threads.row_shape import RowShape, blocks_of, launch_shape
 from numnorm.layouts import RowLayout
+
+
+class Plan(NamedTuple):
+    """A kernel and its launch, which depend on norm, elements and layout alone and are cached."""
+
+    kernel: Kernel
+    blocks: int
+    arguments: tuple[Any, ...]
 
 
 class Weight(NamedTuple):
@@ -77,36 +77,22 @@ def forward_plan(
     element: ElementType,
     saved: ElementType,
     weights: Weights,
-    missing: tuple[float, float],
     layout: RowLayout,
     scaling: Scaling,
     aligned: bool,
     adds: bool = False,
-) -> PreparedLaunch:
-    """Return the launch, which takes x, gamma, beta, y, mean and rstd.
-
-    The `missing` numbers stand for a gamma and a beta that are no arrays. A launch that `adds`, of
-    rows that fit the registers, takes the residual and the sum last.
-    """
+) -> Plan:
+    """Return the plan; one that `adds` is of rows that fit the registers."""
     shape = launch_shape(layout.width, element, aligned=aligned)
     sizes = RowSizes(layout.rows, layout.width, layout.segment, layout.channels)
     inv_divisor = 1.0 / (layout.width - scaling.ddof)
     numbers = RowScaling(1.0 / layout.width, inv_divisor, scaling.eps_on_deviation)
-    parameters = row_parameters(-2, missing)
-    addition = Addition(-7, -8) if adds else Addition(0, 0)
     make = _added_kernel if adds else _forward_kernel
-    return PreparedLaunch(
+    return Plan(
         make(formula, element, saved, weights, shape),
         blocks_of(layout.rows, shape),
-        (-1, addition, parameters, -4, SavedStatistics(-5, -6)),
         (sizes, numbers, scaling.eps, math.sqrt(scaling.eps)),
     )
-
-
-def row_parameters(mark: int, missing: tuple[float, float]) -> RowParameters:
-    """Return gamma and beta for a `PreparedLaunch`, the arrays of a mark and of the next one."""
-    gamma, beta = missing
-    return RowParameters(Parameter(mark, gamma), Parameter(mark - 1, beta))
 
 
 def row_forward(
@@ -120,11 +106,28 @@ def row_forward(
     save: bool,
 ) -> tuple[Any, Any, Any]:
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
-    options = norm, layout, scaling
-    key, known = _KNOWN.find(x, options, save, (gamma, beta, out))
-    found = None if known is None else known.run(x, gamma, beta, out)
-    if found is not None:
-        return found
+    given = norm, x, gamma, beta, layout, scaling, out, save
+    weights, numbers = arrays_and_numbers(norm, gamma, beta)
+    options = norm, layout, scaling, save, numbers
+    found: tuple[Any, Any, Any] = repeated(_row_forward, given, x, (*weights, out), options)
+    return found
+
+
+def arrays_and_numbers(norm: Norm, *weights: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return gamma and beta as arrays, or as numbers for a norm without parameters."""
+    return (weights, ()) if norm.parameters else ((), weights)
+
+
+def _row_forward(
+    norm: Norm,
+    x: DeviceArray,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    out: Any,
+    save: bool,
+) -> tuple[Any, Any, Any]:
     library = x.lib
     order = layout.order
     saved = ELEMENT_TYPES[library.statistic_name(x.element.name)]
@@ -134,70 +137,21 @@ def row_forward(
             shift = weight_of(norm, "beta", beta, 0.0, layout, x)
         except ValueError as error:
             given = norm, x, gamma, beta, layout, scaling, out, save
-            return broadcast_forward(row_forward, error, *given)
+            return broadcast_forward(_row_forward, error, *given)
         source = in_order(x, order)
         output = output_like(x, order, out, (source, scale.array, shift.array))
         statistics = new_statistics(x, layout, saved) if save else SavedStatistics(None, None)
         if layout.rows and layout.width:
             weights = Weights(scale.element, shift.element, layout.shared)
-            numbers = scale.number, shift.number
-            kernel = norm.formula, x.element, saved, weights
-            plan_if = functools.partial(forward_plan, *kernel, numbers, layout, scaling)
-            plan = plan_if(all_aligned(x, layout, (source, output.target), scale, shift))
-            plan.run(x, source, scale.array, shift.array, output.target, *statistics)
-            as_given = source is x.array and scale.array is gamma and shift.array is beta
-            if key is not None and as_given and output.destination is None:
-                inputs = whole_input(x.element, layout), *weight_inputs(x.element, weights, layout)
-                call = _KnownForward(functools.cache(plan_if), inputs, layout, saved, save)
-                _KNOWN.keep(key, options, call)
+            aligned = all_aligned(x, layout, (source, output.target), scale, shift)
+            plan = forward_plan(norm.formula, x.element, saved, weights, layout, scaling, aligned)
+            parameters = RowParameters(scale.parameter, shift.parameter)
+            arrays = source, Addition(None, None), parameters, output.target, statistics
+            launch(plan.kernel, plan.blocks, x, arrays, plan.arguments)
         elif save:
             nothing = layout.statistic_shape, saved.name, scaling.for_empty_row
             statistics = SavedStatistics(*(library.full(x.array, *nothing) for _ in range(2)))
         return result(output, x, order), *statistics
-
-
-_KNOWN = KnownCalls()
-
-
-def whole_input(element: ElementType, layout: RowLayout) -> Input:
-    """Return an input of the shape of x, of a known call."""
-    return Input(element.name, layout.rows * layout.width * element.itemsize, True)
-
-
-def weight_inputs(element: ElementType, weights: Weights, layout: RowLayout) -> Inputs:
-    """Return gamma and beta as inputs of a known call with an x of this element type."""
-    count = math.prod(layout.parameter_shape)
-    return tuple(
-        Input("", 0, False)
-        if kind is None
-        else Input(kind.name, count * kind.itemsize, kind == element and not layout.shared)
-        for kind in (weights.gamma, weights.beta)
-    )
-
-
-class _KnownForward(NamedTuple):
-    """A call that copies no array: its launch, if arrays are aligned or not, and its arrays."""
-
-    plan_if: Callable[[bool], PreparedLaunch]
-    inputs: Inputs
-    layout: RowLayout
-    saved: ElementType
-    save: bool
-
-    def run(self, x: DeviceArray, gamma: Any, beta: Any, out: Any) -> tuple[Any, Any, Any] | None:
-        """Return what `row_forward` does; None if `out` overlaps an input."""
-        library = x.lib
-        with on_device_of(x):
-            y = library.empty(x.array, x.shape, x.element.name) if out is None else out
-            read, target = addresses_of(library, x.array, gamma, beta), library.address(y)
-            if out is not None and changes_an_input(self.inputs, read, target):
-                return None
-            statistics = SavedStatistics(None, None)
-            if self.save:
-                statistics = new_statistics(x, self.layout, self.saved)
-            plan = self.plan_if(are_aligned(self.inputs, read, target))
-            plan.run(x, *read, target, *statistics)
-        return y, *statistics
 
 
 def broadcast_forward(

@@ -15,9 +15,10 @@ from numnorm.backends.cuda.arrays.device_array import (
     overlap,
     result,
 )
-from numnorm.backends.cuda.arrays.launch import on_device_of
+from numnorm.backends.cuda.arrays.known_calls import repeated
+from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
-from numnorm.backends.cuda.rows.arguments import SavedStatistics
+from numnorm.backends.cuda.rows.arguments import Addition, RowParameters, SavedStatistics
 from numnorm.backends.cuda.rows.backward import backward_of_one_dtype, row_backward
 from numnorm.backends.cuda.rows.forward import (
     Weight,
@@ -46,45 +47,53 @@ def added_forward(
     save: bool,
 ) -> tuple[Any, Any, Any, Any]:
     """Return y, the sum and, where `save` is true, mean (or root mean square) and rstd."""
+    arrays = residual, gamma, beta, out, total_out
+    given = norm, x, residual, gamma, beta, layout, scaling, out, total_out, save
+    options = norm, layout, scaling, save
+    found: tuple[Any, Any, Any, Any] = repeated(_added_forward, given, x, arrays, options)
+    return found
+
+
+def _added_forward(
+    norm: Norm,
+    x: DeviceArray,
+    residual: Any,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    out: Any,
+    total_out: Any,
+    save: bool,
+) -> tuple[Any, Any, Any, Any]:
     with on_device_of(x):
-        other = _in_dtype_of("residual", residual, x)
-        source = dataclasses.replace(x, array=x.lib.contiguous(x.array))
+        other = _in_dtype_of("residual", residual, x).array
+        source = x.lib.contiguous(x.array)
         # Outputs are checked before anything is written.
-        y = output_like(x, None, out, (source.array, other.array, gamma, beta))
-        total = output_like(
-            x, None, total_out, (source.array, other.array, gamma, beta), name="total_out"
-        )
+        inputs = source, other, gamma, beta
+        y = output_like(x, None, out, inputs)
+        total = output_like(x, None, total_out, inputs, name="total_out")
         if out is not None and total_out is not None and overlap(x.lib, out, total_out):
             raise ValueError("out and total_out must not share memory, got arrays that do")
         weights = _plain_weights(norm, gamma, beta, layout, x)
-        if (
-            weights is None
-            or layout.order is not None
-            or not _in_registers(launch_shape, x, layout)
-        ):
+        in_registers = layout.order is None and _in_registers(launch_shape, x, layout)
+        if weights is None or not in_registers:
             if math.prod(x.shape):
-                write_sum(x, source.array, other.array, total.target)
+                write_sum(x, source, other, total.target)
             sums = dataclasses.replace(x, array=result(total, x, None), signature=None)
-            given = norm, sums, gamma, beta, layout, scaling, out, save
-            y, mean, rstd = row_forward(*given)
-            return y, sums.array, mean, rstd
+            of_sums = row_forward(norm, sums, gamma, beta, layout, scaling, out, save)
+            return of_sums[0], sums.array, *of_sums[1:]
         scale, shift = weights
         saved = ELEMENT_TYPES[x.lib.statistic_name(x.element.name)]
         statistics = new_statistics(x, layout, saved) if save else SavedStatistics(None, None)
-        arrays = source.array, other.array, total.target, y.target
-        plan = forward_plan(
-            norm.formula,
-            x.element,
-            saved,
-            Weights(scale.element, shift.element, layout.shared),
-            (scale.number, shift.number),
-            layout,
-            scaling,
-            all_aligned(x, layout, arrays, scale, shift),
-            adds=True,
-        )
-        read, added = (source.array, scale.array, shift.array), (other.array, total.target)
-        plan.run(x, *read, y.target, *statistics, *added)
+        rows = source, other, total.target, y.target
+        types = x.element, saved, Weights(scale.element, shift.element, layout.shared)
+        aligned = all_aligned(x, layout, rows, scale, shift)
+        plan = forward_plan(norm.formula, *types, layout, scaling, aligned, adds=True)
+        addition = Addition(other, total.target)
+        parameters = RowParameters(scale.parameter, shift.parameter)
+        arrays = source, addition, parameters, y.target, statistics
+        launch(plan.kernel, plan.blocks, x, arrays, plan.arguments)
         return result(y, x, None), result(total, x, None), *statistics
 
 
@@ -128,9 +137,30 @@ def added_backward(
     out: Any,
 ) -> tuple[Any, ...]:
     """Return dx and the gradients of the parameters, where x is the sum."""
-    others = mean, rstd, gamma, None, layout, scaling, detached
     if dtotal is None:
-        return row_backward(norm, dy, x, *others, out)
+        given = norm, dy, x, mean, rstd, gamma, None, layout, scaling, detached, out
+        return row_backward(*given)
+    arrays = dy, dtotal, mean, rstd, gamma, out
+    arguments = norm, dy, dtotal, x, mean, rstd, gamma, layout, scaling, detached, out
+    options = norm, layout, scaling, detached
+    found: tuple[Any, ...] = repeated(_added_backward, arguments, x, arrays, options)
+    return found
+
+
+def _added_backward(
+    norm: Norm,
+    dy: Any,
+    dtotal: Any,
+    x: DeviceArray,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    detached: Detached,
+    out: Any,
+) -> tuple[Any, ...]:
+    others = mean, rstd, gamma, None, layout, scaling, detached
     with on_device_of(x):
         addend = _in_dtype_of("dtotal", dtotal, x)
         grad = as_parameter("dy", dy, x.shape, f"the shape of {x.name}", x)

@@ -18,11 +18,11 @@ from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT64, 
 from numnorm.backends.cuda.rows.arguments import RowParameters, RowSizes, SavedStatistics
 from numnorm.backends.cuda.rows.backward import (
     broadcast_backward,
-    finish_of,
     saved_statistics,
     summed_gradients,
 )
 from numnorm.backends.cuda.rows.forward import broadcast_forward, new_statistics, weight_of
+from numnorm.backends.cuda.rows.parameter_sums import make_parameter_gradients
 from numnorm.backends.cuda.statistics.stored import float64_memory
 from numnorm.backends.cuda.threads.reductions import WARP
 from numnorm.backends.cuda.threads.row_columns import Weights
@@ -50,6 +50,7 @@ _forward = functools.cache(make_weighted_forward)
 _coefficients = functools.cache(make_weighted_coefficients)
 _segments = functools.cache(make_weighted_segments)
 _columns = functools.cache(make_weighted_columns)
+_finish = functools.cache(make_parameter_gradients)
 
 
 def shape_for(width: int) -> RowShape:
@@ -185,5 +186,4 @@ def _write_dx(
         shape = shape_for(sizes.segment)
         kernel = _segments(norm.formula, types, count, shape)
         launch(kernel, blocks_of(segments, shape), x, (*arrays, sums), (sizes,))
-    finish = finish_of(count, FLOAT64, gradient, table)
-    return summed_gradients(norm, finish, layout, x, gradient, sums)
+    return summed_gradients(norm, _finish(FLOAT64, gradient), table, layout, x, gradient, sums)

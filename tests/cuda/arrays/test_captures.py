@@ -1,0 +1,66 @@
+"""Calls while a graph is captured: what works, and what is refused in one line."""
+
+import numpy as np
+import pytest
+from row_arrays import draw
+
+import numnorm
+from numnorm.backends.cuda.arrays.libraries import LIBRARIES
+
+SHAPE = (3, 4)
+
+
+@pytest.fixture(params=["cupy", "torch"])
+def captured(request, imported):
+    """A library whose current stream can be captured: set `capturing`."""
+    return imported(request.param)
+
+
+CALLS = {
+    "layer_norm": lambda x: numnorm.layer_norm(x),
+    "batch_norm": lambda x: numnorm.batch_norm(x),
+    "moving_norm": lambda x: numnorm.moving_norm(x, 2),
+    "a copy": lambda x: numnorm.layer_norm(x, axis=0),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_only_after_a_first_call(captured, name):
+    x = captured.take(draw(SHAPE))
+    captured.capturing = True
+    with pytest.raises(RuntimeError, match=r"^a call must have been made before a graph of it is"):
+        CALLS[name](x)
+    captured.capturing = False
+    expected = CALLS[name](x)
+    captured.capturing = True
+    np.testing.assert_array_equal(CALLS[name](x).host, expected.host)
+    with pytest.raises(RuntimeError, match="dtypes, shapes and alignment"):
+        CALLS[name](captured.take(draw((5, 4))))
+
+
+def test_arrays_of_the_host_are_refused(captured):
+    x, mask = captured.take(draw(SHAPE)), np.ones(SHAPE, bool)
+    numnorm.layer_norm(x, where=mask)
+    captured.capturing = True
+    with pytest.raises(RuntimeError, match=r"^an array of the host .* while a graph is captured$"):
+        numnorm.layer_norm(x, where=mask)
+    labels = np.array([0, 1, 1])
+    with pytest.raises(RuntimeError, match=r"^an array of the host .* while a graph is captured$"):
+        numnorm.batch_norm(x, labels=labels)
+
+
+def test_arrays_of_a_graph_of_cupy_live_on(imported):
+    """Its pool would give their memory to others, and the graph would write there."""
+    cupy, (library, *_) = imported("cupy"), LIBRARIES
+    x, dy = cupy.take(draw(SHAPE)), cupy.take(draw(SHAPE, seed=1))
+    saved = numnorm.layer_norm_forward(x)[1:]
+    before = len(library._of_graphs)
+    results = [numnorm.layer_norm_backward(dy, x, *saved)]
+    assert len(library._of_graphs) == before
+    cupy.capturing = True
+    results.append(numnorm.layer_norm_backward(dy, x, *saved))
+    kept = library._of_graphs[before:]
+    assert len(kept) == 4  # dx, dgamma, dbeta and the memory of partial sums
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one.host, other.host)
+    del library._of_graphs[before:]
