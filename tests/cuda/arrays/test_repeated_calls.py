@@ -243,6 +243,20 @@ def test_copies_are_made_again(imported, repeats):
             assert_same(found, call())
 
 
+def test_an_x_that_becomes_another_array(imported):
+    """A gain that broadcasts is applied to x in float32: that is no array of the caller."""
+    library = imported("torch")
+    gamma = draw((2, 1, 1), "float16", 1)
+    for x in (draw(IMAGES, "float16"), draw((5, 4, 2)).T):
+        for _ in range(3):
+            numnorm.layer_norm(library.take(x))
+            y = numnorm.layer_norm(library.take(x), library.take(gamma.astype(x.dtype)))
+            expected = numnorm.layer_norm(x, gamma.astype(x.dtype))
+            # One rounding of the dtype, relative to the largest value.
+            atol = np.finfo(x.dtype).eps * abs(expected).max()
+            np.testing.assert_allclose(y.host, expected, rtol=0, atol=atol)
+
+
 def test_an_error_leaves_no_recording(imported, repeats):
     library = imported("torch")
     with pytest.raises(ValueError, match=r"^gamma must have shape"):

@@ -51,6 +51,11 @@ class DeviceArray:
         return self.element
 
 
+def with_array(x: DeviceArray, array: Any, **changes: Any) -> DeviceArray:
+    """Return x with another array and other changes; checks have not seen that array."""
+    return dataclasses.replace(x, array=array, signature=None, **changes)
+
+
 def as_float_array(name: str, value: Any) -> DeviceArray:
     """Return a caller's array, checked to be on a device and of a float dtype."""
     library = library_of(type(value))  # type: ignore[arg-type]  # types are hashable

@@ -3,7 +3,6 @@
 If dy has another dtype than x, the gradients are those of copies in a dtype that holds both.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import Shape
-from numnorm.backends.cuda.arrays.device_array import DeviceArray, output_like, result
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, output_like, result, with_array
 from numnorm.backends.cuda.arrays.launch import launch
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import (
@@ -112,7 +111,7 @@ def in_wider_dtype(
     output = output_like(x, None, out, ())
     source = in_dtype(x, wide)
     dx, *gradients = backward(dy, source, None)
-    source = dataclasses.replace(source, array=x.lib.contiguous(dx))
+    source = with_array(source, x.lib.contiguous(dx))
     write_rows(source, x.element, x.shape, output.target)
     return result(output, x, None), *gradients
 
@@ -121,5 +120,5 @@ def in_dtype(x: DeviceArray, into: ElementType) -> DeviceArray:
     """Return x with elements of another type, in new memory unless it has them."""
     if x.element == into:
         return x
-    source = dataclasses.replace(x, array=x.lib.contiguous(x.array))
-    return dataclasses.replace(x, array=gather_rows(source, into, x.shape), element=into)
+    source = with_array(x, x.lib.contiguous(x.array))
+    return with_array(x, gather_rows(source, into, x.shape), element=into)

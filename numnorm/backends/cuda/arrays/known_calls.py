@@ -6,11 +6,14 @@ what the first one did, and launches the same kernels.
 """
 
 import functools
+import inspect
 import operator
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterator
+from types import NoneType
+from typing import Any, NamedTuple, TypeVar, cast
 
 from numnorm.arguments import Shape
+from numnorm.backends.contract.moving import ExponentialState
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, bytes_of
 from numnorm.backends.cuda.arrays.launch import on_device_of, wait_if_hidden
@@ -22,6 +25,11 @@ from numnorm.backends.cuda.compiler.vector_access import BYTES
 _MOST_CALLS = 1024
 # Arrays that only kernels see share memory, each from a multiple of these bytes on.
 _ALIGNMENT = 256
+
+_NO_ARRAYS = (NoneType, int, float)
+_GROUPS = (Weighting, ExponentialState)
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _calls: dict[Any, dict[Any, "KnownCall | None"]] = {}
 
@@ -50,7 +58,7 @@ def repeated(
     x : DeviceArray
         The array whose stream the launches use.
     arrays : tuple
-        All other arrays, as the caller gave them; some may be None.
+        All other arrays, as the caller gave them; some may be None or a number.
     options : hashable
         Equal where the other arguments are.
     """
@@ -59,8 +67,9 @@ def repeated(
     library, kind = x.lib, type(x.array)
     signatures: list[Any] = [function, options, library.package, x.signature]
     for array in arrays:
-        if array is None:
-            signatures.append(None)
+        if isinstance(array, _NO_ARRAYS):
+            # As text NaN is equal to NaN, and 0 not to -0.
+            signatures.append(repr(array) if isinstance(array, float) else array)
             continue
         is_own = type(array) is kind or library_of(type(array)) is library  # type: ignore[arg-type]
         signature = library.signature(array) if is_own else None
@@ -81,24 +90,57 @@ def repeated(
     return found.run(x, given, addresses)
 
 
-def repeated_with(
-    weighting: Weighting | None,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    x: DeviceArray,
-    arrays: tuple[Any, ...],
-    options: Hashable,
-) -> Any:
-    """Return what `repeated` does, for arguments that a weighting of x is one of."""
-    if weighting is None:
-        return repeated(function, arguments, x, arrays, options)
-    keep, weights, omit, *fills = weighting
-    numbers = omit, *map(float.hex, fills)  # unlike numbers, NaN is equal to NaN, and 0 not to -0
-    return repeated(function, arguments, x, (*arrays, keep, weights), (options, numbers))
+def repeats(*arrays: str, unless: str | None = None) -> Callable[[_Function], _Function]:
+    """Return a decorator of functions whose calls are `repeated`, and take positions alone.
+
+    Parameters
+    ----------
+    *arrays : str
+        The arguments that are arrays, numbers or None, and a `weighting` or a `state`, which have
+        some. The function has an x beside them, and its other arguments are options.
+    unless : str
+        The last argument, if calls that have it are not repeated.
+    """
+
+    def decorated(function: _Function) -> _Function:
+        names = list(inspect.signature(function).parameters)
+        most, of_x = len(names) - (unless is not None), names.index("x")
+        arrays_of = _picker([names.index(name) for name in arrays])
+        others = {*arrays, "x", unless}
+        options_of = _picker([n for n, name in enumerate(names) if name not in others])
+        in_groups = not {"weighting", "state"}.isdisjoint(arrays)
+
+        @functools.wraps(function)
+        def call(*arguments: Any) -> Any:
+            if len(arguments) > most and arguments[most] is not None:
+                return function(*arguments)
+            read = arrays_of(arguments)
+            if in_groups:
+                read = tuple(_flat(read))
+            return repeated(function, arguments, arguments[of_x], read, options_of(arguments))
+
+        return cast(_Function, call)
+
+    return decorated
+
+
+def _picker(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Return a function of the values of a tuple in these places."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return lambda values: tuple(values[place] for place in places)
+
+
+def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, _GROUPS):
+            yield from value
+        else:
+            yield value
 
 
 def _addresses(library: ArrayLibrary, arrays: tuple[Any, ...]) -> list[int]:
-    return [0 if array is None else library.address(array) for array in arrays]
+    return [0 if isinstance(array, _NO_ARRAYS) else library.address(array) for array in arrays]
 
 
 def _pattern(addresses: list[int]) -> Any:

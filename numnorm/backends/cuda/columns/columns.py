@@ -14,7 +14,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     result,
 )
 from numnorm.backends.cuda.arrays.gather_rows import in_wider_dtype
-from numnorm.backends.cuda.arrays.known_calls import repeated
+from numnorm.backends.cuda.arrays.known_calls import repeats
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.columns.column_shape import fold_shape, plan_of
 from numnorm.backends.cuda.columns.norm_kernels import (
@@ -129,6 +129,7 @@ def broadcast_forward(
     return y, rstd
 
 
+@repeats("dy", "mean", "rstd", "gamma", "out", unless="sums")
 def column_backward(
     dy: Any,
     x: DeviceArray,
@@ -141,28 +142,6 @@ def column_backward(
     sums: ChannelSums | None = None,
 ) -> tuple[Any, ...]:
     """Return dx, dgamma, dbeta."""
-    given = dy, x, mean, rstd, gamma, layout, detached, out, sums
-    if sums is not None:
-        return _checked_column_backward(*given)
-    arrays = dy, mean, rstd, gamma, out
-    found: tuple[Any, ...] = repeated(
-        _checked_column_backward, given, x, arrays, (layout, detached)
-    )
-    return found
-
-
-def _checked_column_backward(
-    dy: Any,
-    x: DeviceArray,
-    mean: Any,
-    rstd: Any,
-    gamma: Any,
-    layout: ColumnLayout,
-    detached: Detached,
-    out: Any,
-    sums: ChannelSums | None,
-) -> tuple[Any, ...]:
-    """Return the same after a check of dy."""
     with on_device_of(x):
         grad = as_parameter("dy", dy, x.shape, "the shape of the input", x)
         others = mean, rstd, gamma, layout, detached, x.element

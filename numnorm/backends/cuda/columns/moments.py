@@ -1,6 +1,5 @@
 """The moments of the channels of a device array: of an array, of chunks, and merged from two."""
 
-import dataclasses
 import functools
 import math
 import operator
@@ -9,9 +8,9 @@ from typing import Any
 
 from numnorm.array_likes import is_on_device
 from numnorm.backends.contract.backend import GivenMoments
-from numnorm.backends.cuda.arrays.device_array import DeviceArray, in_order
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, in_order, with_array
 from numnorm.backends.cuda.arrays.gather_rows import gather_rows
-from numnorm.backends.cuda.arrays.known_calls import repeated
+from numnorm.backends.cuda.arrays.known_calls import repeats
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.arrays.row_totals import write_row_totals
 from numnorm.backends.cuda.columns.column_shape import (
@@ -65,7 +64,7 @@ def averaged_moments(x: DeviceArray, layout: RowLayout) -> tuple[Statistic, Stat
     channels = layout.parameter_shape[0]
     samples = layout.rows // channels
     with on_device_of(x):
-        rows = dataclasses.replace(x, array=in_order(x, layout.order))
+        rows = with_array(x, in_order(x, layout.order))
         _, mean, m2, _ = column_moments(rows, column_layout((1, layout.rows, layout.width), 1))
         averages = []
         for each in (mean, m2):
@@ -75,6 +74,7 @@ def averaged_moments(x: DeviceArray, layout: RowLayout) -> tuple[Statistic, Stat
         return averages[0], averages[1]
 
 
+@repeats(unless="after")  # whose count is another one in each call
 def streamed_moments(
     x: DeviceArray, layout: ColumnLayout, after: GivenMoments | None
 ) -> tuple[int, Any, Any, Any]:
@@ -83,16 +83,6 @@ def streamed_moments(
     Blocks of a fixed number of entries are merged one after the other. So the result does not
     depend on the sizes of the chunks, if each chunk but the last has a multiple of that number.
     """
-    if after is not None:  # their count is another one in each call
-        return _streamed(x, layout, after)
-    found: tuple[int, Any, Any, Any] = repeated(_streamed, (x, layout, None), x, (), layout)
-    return found
-
-
-def _streamed(
-    x: DeviceArray, layout: ColumnLayout, after: GivenMoments | None
-) -> tuple[int, Any, Any, Any]:
-    """Return the same."""
     with on_device_of(x):
         before = None if after is None else _given("after", after, x, layout.channels)
         if layout.per_channel == 0 or layout.channels == 0:
@@ -142,7 +132,7 @@ def in_shape_of(x: DeviceArray, statistic: Statistic) -> Any:
 def placed_rows(field: DeviceArray, rows: Any) -> Any:
     """Return the rows of a field of moments at these indices; zeros where an index is negative."""
     with on_device_of(field):
-        source = dataclasses.replace(field, array=field.lib.contiguous(field.array))
+        source = with_array(field, field.lib.contiguous(field.array))
         flat = len(rows), math.prod(field.shape[1:])
         placed = gather_rows(source, field.element, flat, rows)
         return field.lib.reshaped(placed, (len(rows), *field.shape[1:]))

@@ -1,6 +1,5 @@
 """The arrays of moving norms on a device: masks, statistics and outputs."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     as_parameter,
     output_like,
     result,
+    with_array,
 )
 from numnorm.backends.cuda.arrays.gather_rows import in_wider_dtype
 from numnorm.backends.cuda.arrays.launch import on_device_of
@@ -61,7 +61,7 @@ class Given(NamedTuple):
 
 def contiguous(x: DeviceArray) -> DeviceArray:
     """Return x with a C-contiguous array, copied only if it must be."""
-    return dataclasses.replace(x, array=x.lib.contiguous(x.array))
+    return with_array(x, x.lib.contiguous(x.array))
 
 
 def given(x: DeviceArray, weighting: Weighting | None, layout: MovingLayout) -> Given:

@@ -8,7 +8,7 @@ from numnorm.arguments import Shape
 from numnorm.backends.contract import moving as contract
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, as_parameter
-from numnorm.backends.cuda.arrays.known_calls import repeated_with
+from numnorm.backends.cuda.arrays.known_calls import repeats
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
@@ -44,6 +44,7 @@ _exponential_gradients = functools.cache(make_exponential_gradients)
 _share_table = functools.cache(make_shares)
 
 
+@repeats("weighting", "out")
 def masked_exponential_forward(
     weighting: Weighting | None,
     x: DeviceArray,
@@ -56,11 +57,7 @@ def masked_exponential_forward(
 
     The statistics are those of the steps that a weighting keeps; None keeps all.
     """
-    given = weighting, x, layout, decay, out, save
-    found: tuple[Any, Any, Any] = repeated_with(
-        weighting, _exponential_forward, given, x, (out,), (layout, decay, save)
-    )
-    return found
+    return _exponential_forward(weighting, x, layout, decay, out, save, NO_STREAM)
 
 
 def _exponential_forward(
@@ -70,7 +67,7 @@ def _exponential_forward(
     decay: contract.Decay,
     out: Any,
     save: bool,
-    stream: Stream = NO_STREAM,
+    stream: Stream,
 ) -> tuple[Any, Any, Any]:
     def launch_norm(of_x: Given, element: ElementType, y: Any, saved: StepStatistics) -> None:
         kernel = _exponential(of_x.x.element, element, of_x.missing)
@@ -84,6 +81,7 @@ exponential_forward = functools.partial(masked_exponential_forward, None)
 """What `masked_exponential_forward` returns, where all steps count."""
 
 
+@repeats("weighting", "dy", "mean", "rstd", "out")
 def masked_exponential_backward(
     weighting: Weighting | None,
     dy: Any,
@@ -95,20 +93,6 @@ def masked_exponential_backward(
     out: Any,
 ) -> Any:
     """Return dx, for statistics of the steps that a weighting keeps; None keeps all."""
-    given, arrays = (weighting, dy, x, mean, rstd, layout, decay, out), (dy, mean, rstd, out)
-    return repeated_with(weighting, _exponential_backward, given, x, arrays, (layout, decay))
-
-
-def _exponential_backward(
-    weighting: Weighting | None,
-    dy: Any,
-    x: DeviceArray,
-    mean: Any,
-    rstd: Any,
-    layout: MovingLayout,
-    decay: contract.Decay,
-    out: Any,
-) -> Any:
     weights = _weights(decay, layout)
 
     def launch_gradient(
@@ -132,6 +116,7 @@ exponential_backward = functools.partial(masked_exponential_backward, None)
 # Chunk by chunk
 
 
+@repeats("weighting", "state", "out")
 def masked_exponential_step(
     weighting: Weighting | None,
     x: DeviceArray,
@@ -142,22 +127,6 @@ def masked_exponential_step(
     save: bool,
 ) -> tuple[tuple[Any, Any, Any], contract.ExponentialState]:
     """Return the results for the next chunk, and the state after it."""
-    given, arrays = (weighting, x, state, layout, decay, out, save), (out, *(state or ())[:4])
-    found: tuple[tuple[Any, Any, Any], contract.ExponentialState] = repeated_with(
-        weighting, _exponential_step, given, x, arrays, (layout, decay, save)
-    )
-    return found
-
-
-def _exponential_step(
-    weighting: Weighting | None,
-    x: DeviceArray,
-    state: contract.ExponentialState | None,
-    layout: MovingLayout,
-    decay: contract.Decay,
-    out: Any,
-    save: bool,
-) -> tuple[tuple[Any, Any, Any], contract.ExponentialState]:
     shape = x.shape[: layout.axis] + x.shape[layout.axis + 1 :]
     channels, names = math.prod(shape), contract.ExponentialState._fields[:-1]
     with on_device_of(x):

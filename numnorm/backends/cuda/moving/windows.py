@@ -1,6 +1,5 @@
 """Norms by moving windows on device arrays, forward and backward, with missing steps."""
 
-import dataclasses
 import functools
 import math
 from typing import Any
@@ -14,8 +13,9 @@ from numnorm.backends.cuda.arrays.device_array import (
     as_companion,
     output_like,
     result,
+    with_array,
 )
-from numnorm.backends.cuda.arrays.known_calls import repeated_with
+from numnorm.backends.cuda.arrays.known_calls import repeats
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.arrays.masks import as_mask_of
 from numnorm.backends.cuda.compiler.element_type import ElementType
@@ -61,6 +61,7 @@ _joined_steps = functools.cache(make_joined)
 _last = functools.cache(make_last_steps)
 
 
+@repeats("weighting", "out")
 def masked_moving_forward(
     weighting: Weighting | None,
     x: DeviceArray,
@@ -73,21 +74,7 @@ def masked_moving_forward(
 
     The statistics are those of the steps that a weighting keeps; None keeps all.
     """
-    given = weighting, x, layout, windows, out, save
-    found: tuple[Any, Any, Any] = repeated_with(
-        weighting, _moving_forward, given, x, (out,), (layout, windows, save)
-    )
-    return found
 
-
-def _moving_forward(
-    weighting: Weighting | None,
-    x: DeviceArray,
-    layout: MovingLayout,
-    windows: contract.Windows,
-    out: Any,
-    save: bool,
-) -> tuple[Any, Any, Any]:
     def launch_norm(of_x: Given, element: ElementType, y: Any, saved: StepStatistics) -> None:
         sizes, scaling = _sizes(layout, windows), _scaling(windows)
         table = _launch_chunk_sums(of_x, sizes, scaling.centred)
@@ -102,6 +89,7 @@ moving_forward = functools.partial(masked_moving_forward, None)
 """What `masked_moving_forward` returns, where all steps count."""
 
 
+@repeats("weighting", "dy", "mean", "rstd", "out")
 def masked_moving_backward(
     weighting: Weighting | None,
     dy: Any,
@@ -113,20 +101,6 @@ def masked_moving_backward(
     out: Any,
 ) -> Any:
     """Return dx, for statistics of the steps that a weighting keeps; None keeps all."""
-    given, arrays = (weighting, dy, x, mean, rstd, layout, windows, out), (dy, mean, rstd, out)
-    return repeated_with(weighting, _moving_backward, given, x, arrays, (layout, windows))
-
-
-def _moving_backward(
-    weighting: Weighting | None,
-    dy: Any,
-    x: DeviceArray,
-    mean: Any,
-    rstd: Any,
-    layout: MovingLayout,
-    windows: contract.Windows,
-    out: Any,
-) -> Any:
     sizes, scaling = _sizes(layout, windows), _scaling(windows)
 
     def launch_gradient(
@@ -225,7 +199,7 @@ def _joined(
     if absent is not None:
         absent = absent._replace(keep=marks.keep)
     sequences = Sequences(layout.outer, sizes.total, layout.inner)
-    whole = dataclasses.replace(x, array=array, shape=tuple(shape))
+    whole = with_array(x, array, shape=tuple(shape))
     return Given(whole, absent, sequences), marks.counted, sizes
 
 

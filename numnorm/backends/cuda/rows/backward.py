@@ -14,7 +14,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     result,
 )
 from numnorm.backends.cuda.arrays.gather_rows import in_wider_dtype
-from numnorm.backends.cuda.arrays.known_calls import repeated
+from numnorm.backends.cuda.arrays.known_calls import repeats
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
@@ -32,7 +32,7 @@ from numnorm.backends.cuda.rows.backward_loop_kernel import (
     make_row_backward_columns,
     make_row_backward_loop,
 )
-from numnorm.backends.cuda.rows.forward import all_aligned, arrays_and_numbers, weight_of
+from numnorm.backends.cuda.rows.forward import all_aligned, weight_of
 from numnorm.backends.cuda.rows.parameter_sums import (
     COLUMNS,
     ROWS_BETWEEN_FLUSHES,
@@ -151,6 +151,7 @@ def gradient_plan(
 # Checks and launches
 
 
+@repeats("dy", "mean", "rstd", "gamma", "beta", "out")
 def row_backward(
     norm: Norm,
     dy: Any,
@@ -165,28 +166,6 @@ def row_backward(
     out: Any,
 ) -> tuple[Any, ...]:
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
-    given = norm, dy, x, mean, rstd, gamma, beta, layout, scaling, detached, out
-    weights, numbers = arrays_and_numbers(norm, gamma, beta)
-    options = norm, layout, scaling, detached, numbers
-    arrays = dy, mean, rstd, *weights, out
-    found: tuple[Any, ...] = repeated(_checked_row_backward, given, x, arrays, options)
-    return found
-
-
-def _checked_row_backward(
-    norm: Norm,
-    dy: Any,
-    x: DeviceArray,
-    mean: Any,
-    rstd: Any,
-    gamma: Any,
-    beta: Any,
-    layout: RowLayout,
-    scaling: Scaling,
-    detached: Detached,
-    out: Any,
-) -> tuple[Any, ...]:
-    """Return the same after a check of dy."""
     with on_device_of(x):
         grad = as_parameter(norm.names.dy, dy, x.shape, "the shape of the input", x)
         others = mean, rstd, gamma, beta, layout, scaling, detached, x.element

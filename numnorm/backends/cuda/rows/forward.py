@@ -14,7 +14,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     output_like,
     result,
 )
-from numnorm.backends.cuda.arrays.known_calls import repeated
+from numnorm.backends.cuda.arrays.known_calls import repeats
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
@@ -95,6 +95,7 @@ def forward_plan(
     )
 
 
+@repeats("gamma", "beta", "out")
 def row_forward(
     norm: Norm,
     x: DeviceArray,
@@ -106,28 +107,6 @@ def row_forward(
     save: bool,
 ) -> tuple[Any, Any, Any]:
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
-    given = norm, x, gamma, beta, layout, scaling, out, save
-    weights, numbers = arrays_and_numbers(norm, gamma, beta)
-    options = norm, layout, scaling, save, numbers
-    found: tuple[Any, Any, Any] = repeated(_row_forward, given, x, (*weights, out), options)
-    return found
-
-
-def arrays_and_numbers(norm: Norm, *weights: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return gamma and beta as arrays, or as numbers for a norm without parameters."""
-    return (weights, ()) if norm.parameters else ((), weights)
-
-
-def _row_forward(
-    norm: Norm,
-    x: DeviceArray,
-    gamma: Any,
-    beta: Any,
-    layout: RowLayout,
-    scaling: Scaling,
-    out: Any,
-    save: bool,
-) -> tuple[Any, Any, Any]:
     library = x.lib
     order = layout.order
     saved = ELEMENT_TYPES[library.statistic_name(x.element.name)]
@@ -137,7 +116,7 @@ def _row_forward(
             shift = weight_of(norm, "beta", beta, 0.0, layout, x)
         except ValueError as error:
             given = norm, x, gamma, beta, layout, scaling, out, save
-            return broadcast_forward(_row_forward, error, *given)
+            return broadcast_forward(row_forward, error, *given)
         source = in_order(x, order)
         output = output_like(x, order, out, (source, scale.array, shift.array))
         statistics = new_statistics(x, layout, saved) if save else SavedStatistics(None, None)

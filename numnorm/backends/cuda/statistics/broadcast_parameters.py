@@ -1,6 +1,5 @@
 """Gamma and beta that broadcast against an x on a device: they are applied outside the kernels."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     as_companion,
     output_like,
     result,
+    with_array,
 )
 from numnorm.backends.cuda.arrays.gather_rows import in_dtype
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch
@@ -198,10 +198,10 @@ def forward(
     given = [None if p.array is None else p.array.array for p in parameters]
     output = output_like(x, None, out, tuple(given))
     wide = compute_element_type(x.element)
-    source = dataclasses.replace(x, array=x.lib.contiguous(x.array))
+    source = with_array(x, x.lib.contiguous(x.array))
     y, *others = normalize(in_dtype(source, wide))
     if math.prod(x.shape):
-        plain = dataclasses.replace(x, array=x.lib.contiguous(y), element=wide)
+        plain = with_array(x, x.lib.contiguous(y), element=wide)
         left_out = _left_out(weighting, source)
         _launch_gained(plain, parameters, view, output.target, x.element, x, left_out)
     return result(output, x, None), *others
@@ -239,7 +239,7 @@ def backward(
     """
     check_any(parameters, x.shape, error)
     gamma = parameters[0]
-    source = dataclasses.replace(x, array=x.lib.contiguous(x.array))
+    source = with_array(x, x.lib.contiguous(x.array))
     if not math.prod(x.shape):
         name = gamma.array.element.name
         zeros = (x.lib.full(x.array, gamma.array.shape, name, 0.0) for _ in range(2))

@@ -17,6 +17,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     as_float_array,
     as_parameter,
     overlap,
+    with_array,
 )
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT64, ElementType
@@ -346,7 +347,7 @@ def step_statistics(name: str, value: Any, x: DeviceArray, update: bool) -> Devi
         check_updatable(name, value)
         return array
     with on_device_of(x):
-        return dataclasses.replace(array, array=x.lib.contiguous(array.array))
+        return with_array(array, x.lib.contiguous(array.array))
 
 
 def share_memory(one: DeviceArray, other: DeviceArray) -> bool:
@@ -371,7 +372,7 @@ def move_running(running: DeviceArray, new: Statistic, momentum: float) -> None:
     library = running.lib
     with on_device_of(running):
         moved = library.contiguous(running.array)
-        target = dataclasses.replace(running, array=moved)
+        target = with_array(running, moved)
         kernel = _update_running(running.element)
         _launch_each(kernel, new.x, target, new.array, new.factor, momentum)
         if moved is not running.array:

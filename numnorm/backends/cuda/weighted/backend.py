@@ -2,17 +2,16 @@
 
 from typing import Any
 
-from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.contract.weighting import Weighting
-from numnorm.backends.cuda.arrays.known_calls import repeated_with
+from numnorm.backends.cuda.arrays.known_calls import repeated
 from numnorm.backends.cuda.columns.columns import column_backward, column_forward
 from numnorm.backends.cuda.columns.moments import column_moments
 from numnorm.backends.cuda.moving import exponential, windows
 from numnorm.backends.cuda.rows.backward import row_backward
-from numnorm.backends.cuda.rows.forward import arrays_and_numbers, row_forward
+from numnorm.backends.cuda.rows.forward import row_forward
 from numnorm.backends.cuda.statistics import stored
 from numnorm.backends.cuda.weighted import columns, rows
-from numnorm.layouts import ColumnLayout, RowLayout
+from numnorm.layouts import ColumnLayout
 
 
 class DeviceWeightedBackend:
@@ -34,55 +33,21 @@ class DeviceWeightedBackend:
         self, function: Any, arguments: Any, x: Any, arrays: tuple[Any, ...], options: Any
     ) -> Any:
         """Return what `ArrayBackend.repeated` returns."""
-        return repeated_with(self.weighting, function, arguments, x, arrays, options)
+        return repeated(function, arguments, x, (*arrays, *self.weighting), options)
 
-    def row_forward(
-        self,
-        norm: Norm,
-        x: Any,
-        gamma: Any,
-        beta: Any,
-        layout: RowLayout,
-        scaling: Scaling,
-        out: Any,
-        save: bool,
-    ) -> tuple[Any, Any, Any]:
+    def row_forward(self, norm: Any, x: Any, *arguments: Any) -> tuple[Any, Any, Any]:
         """Return what `RowBackend.row_forward` returns."""
-        given = norm, x, gamma, beta, layout, scaling, out, save
         if 0 in x.shape:
-            return row_forward(*given)
-        weights, numbers = arrays_and_numbers(norm, gamma, beta)
-        options = norm, layout, scaling, save, numbers
-        function, arguments = rows.weighted_row_forward, (self.weighting, *given)
-        found: tuple[Any, Any, Any] = self.repeated(
-            function, arguments, x, (*weights, out), options
-        )
-        return found
+            plain: tuple[Any, Any, Any] = row_forward(norm, x, *arguments)
+            return plain
+        return rows.weighted_row_forward(self.weighting, norm, x, *arguments)
 
-    def row_backward(
-        self,
-        norm: Norm,
-        dy: Any,
-        x: Any,
-        mean: Any,
-        rstd: Any,
-        gamma: Any,
-        beta: Any,
-        layout: RowLayout,
-        scaling: Scaling,
-        detached: Detached,
-        out: Any,
-    ) -> tuple[Any, ...]:
+    def row_backward(self, norm: Any, dy: Any, x: Any, *arguments: Any) -> tuple[Any, Any, Any]:
         """Return what `RowBackend.row_backward` returns."""
-        given = norm, dy, x, mean, rstd, gamma, beta, layout, scaling, detached, out
         if 0 in x.shape:
-            return row_backward(*given)
-        weights, numbers = arrays_and_numbers(norm, gamma, beta)
-        arrays = dy, mean, rstd, *weights, out
-        options = norm, layout, scaling, detached, numbers
-        function, arguments = rows.weighted_row_backward, (self.weighting, *given)
-        found: tuple[Any, ...] = self.repeated(function, arguments, x, arrays, options)
-        return found
+            plain: tuple[Any, Any, Any] = row_backward(norm, dy, x, *arguments)
+            return plain
+        return rows.weighted_row_backward(self.weighting, norm, dy, x, *arguments)
 
     def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any, float]:
         """Return a count of 1, the mean, the variance and a unit of 1.
@@ -114,25 +79,12 @@ class DeviceWeightedBackend:
             return plain
         return columns.weighted_column_forward(self.weighting, x, *arguments)
 
-    def column_backward(
-        self,
-        dy: Any,
-        x: Any,
-        mean: Any,
-        rstd: Any,
-        gamma: Any,
-        layout: ColumnLayout,
-        detached: Detached,
-        out: Any,
-    ) -> tuple[Any, ...]:
+    def column_backward(self, dy: Any, x: Any, *arguments: Any) -> tuple[Any, Any, Any]:
         """Return what `ColumnBackend.column_backward` returns; there are no `ChannelSums`."""
-        given = dy, x, mean, rstd, gamma, layout, detached, out
         if 0 in x.shape:
-            return column_backward(*given)
-        function, arguments = columns.weighted_column_backward, (self.weighting, *given)
-        arrays, options = (dy, mean, rstd, gamma, out), (layout, detached)
-        found: tuple[Any, ...] = self.repeated(function, arguments, x, arrays, options)
-        return found
+            plain: tuple[Any, Any, Any] = column_backward(dy, x, *arguments)
+            return plain
+        return columns.weighted_column_backward(self.weighting, dy, x, *arguments)
 
     def streamed_moments(
         self, x: Any, layout: ColumnLayout, after: Any

@@ -16,6 +16,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     output_like,
     result,
 )
+from numnorm.backends.cuda.arrays.known_calls import repeats
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.columns.column_shape import ColumnShape, fold_shape
 from numnorm.backends.cuda.columns.columns import (
@@ -314,6 +315,7 @@ def weighted_column_forward(
         return result(output, x, None), rstd
 
 
+@repeats("weighting", "dy", "mean", "rstd", "gamma", "out")
 def weighted_column_backward(
     weighting: Weighting,
     dy: Any,

@@ -13,6 +13,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     output_like,
     result,
 )
+from numnorm.backends.cuda.arrays.known_calls import repeats
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT64, ElementType
 from numnorm.backends.cuda.rows.arguments import RowParameters, RowSizes, SavedStatistics
@@ -73,6 +74,7 @@ def _sizes(norm: Norm, layout: RowLayout) -> RowSizes:
     return RowSizes(layout.rows, layout.width, layout.segment, layout.channels)
 
 
+@repeats("weighting", "gamma", "beta", "out")
 def weighted_row_forward(
     weighting: Weighting,
     norm: Norm,
@@ -110,6 +112,7 @@ def weighted_row_forward(
         return result(output, x, order), *statistics
 
 
+@repeats("weighting", "dy", "mean", "rstd", "gamma", "beta", "out")
 def weighted_row_backward(
     weighting: Weighting,
     norm: Norm,
