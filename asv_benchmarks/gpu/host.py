@@ -14,6 +14,7 @@ import argparse
 import math
 import statistics
 import sys
+import time
 import timeit
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
@@ -146,15 +147,20 @@ def cell_calls(torch: Any, steps: int) -> Iterator[tuple[str, Callable[[], Any]]
         yield f"{name}_backward", lambda f=backward, s=saved: f(dy, s)
 
 
-def measured(call: Callable[[], Any], count: int) -> tuple[float, int, int]:
-    """Return the median time of a call in µs, and its launches and calls of the library."""
+def measured(call: Callable[[], Any], count: int, number: int = 1) -> tuple[float, int, int]:
+    """Return the median time of a call, in µs, and its launches and calls of the library.
+
+    The calls are timed `number` at a time.
+    """
     call()
     LAUNCHES.clear()
     LIBRARY.clear()
     call()
     found = len(LAUNCHES), len(LIBRARY)
-    times = timeit.repeat(call, number=min(10, count), repeat=max(1, count // 10))
-    return statistics.median(times) / min(10, count) * 1e6, *found
+    # Of the processor, so that other processes hardly matter.
+    repeat = max(1, count // number)
+    times = timeit.repeat(call, timer=time.process_time, number=number, repeat=repeat)
+    return statistics.median(times) / number * 1e6, *found
 
 
 def cells_report(torch: Any, count: int) -> str:
@@ -188,7 +194,7 @@ def main() -> None:
         return
     rows = []
     for name, call in calls(torch):
-        time, launches, of_library = measured(call, count)
+        time, launches, of_library = measured(call, count, 10)
         rows.append([name, f"{time:.1f}", str(launches), str(of_library)])
     print(as_markdown(["call", *WHAT], rows))
 

@@ -438,8 +438,9 @@ def persistent_kernels(enabled: bool = True) -> Iterator[None]:
     multiprocessor with room for their weights, because all blocks of threads run at the same time
     and wait for each other. A device that refuses such a launch takes single steps.
 
-    The results of both ways differ by rounding. Those of a persistent kernel depend neither on
-    the device nor on the batch.
+    The results of both ways differ by rounding. A persistent kernel computes the products with the
+    states in full precision and sums them up in one order, whatever the device and the batch; the
+    library computes the products with x both ways.
 
     References
     ----------

@@ -28,26 +28,18 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 _THREADS = 128  # of a block that adds up arrays
 
 # Steps run one after the other, on few rows. To use many threads, each has one vector of 16 bytes
-# of each gate, and blocks are small.
+# of each gate, and blocks are small. A thread of the widest team has as many vectors as it takes,
+# which need not fit its registers.
 _TEAMS = (1, 2, 4, 8, 16, WARP, 64, 128, 256, 512)
 
 
 def cell_shape(units: int, element: ElementType, *, whole: bool) -> RowShape:
-    """Return the shape for cells; `whole` says that each gate's units fill vectors of 16 bytes.
-
-    Raises
-    ------
-    NotImplementedError
-        If a row's units do not fit the registers.
-    """
-    for team in _TEAMS:
-        if units <= team * element.vector:
-            return RowShape(team, max(1, WARP // team), 1, whole)
-    widest = _TEAMS[-1] * element.vector
-    raise NotImplementedError(
-        f"recurrent cells of {units} units in {element.name} are wider than the {widest} that are "
-        "there for arrays of a CUDA device: bring them to the host"
-    )
+    """Return the shape for cells; `whole` says that each gate's units fill vectors of 16 bytes."""
+    needed = -(-units // element.vector)
+    team = next((team for team in _TEAMS if team >= needed), _TEAMS[-1])
+    # Powers of two, for fewer kernels.
+    vectors = 1 << (-(-needed // team) - 1).bit_length()
+    return RowShape(team, max(1, WARP // team), vectors, whole)
 
 
 def make_add_sums(element: ElementType) -> Kernel:
