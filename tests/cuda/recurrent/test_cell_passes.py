@@ -59,6 +59,19 @@ def test_without_saving_the_states_are_the_same(taken, spec, zoneout):
         assert one.tobytes() == c[[4 + 6, 4 + 5, 4 + 2, 4 + 3]].tobytes()
 
 
+@KINDS
+def test_a_step_takes_no_new_memory(spec, imported, monkeypatch):
+    library, made = imported("torch"), []
+    empty = library.empty
+    monkeypatch.setattr(library, "empty", lambda *a, **o: made.append(a) or empty(*a, **o))
+    counts = []
+    for steps in (2, 5):
+        made.clear()
+        run(cells.problem(spec, 8, (3,) * steps), functools.partial(taken_by, library), "float64")
+        counts.append(len(made))
+    assert counts[0] == counts[1]
+
+
 RESET = cells.spec_of(rnn_parameters.GRU, reset_after=False)
 WIDE = named(*(spec._replace(zoneout=True) for spec in (PAPER, GRU, PLAIN, RESET)))
 
