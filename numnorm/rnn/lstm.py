@@ -108,9 +108,9 @@ def lstm(
     Arrays of a CUDA device are accepted, too: all of them, including running statistics, must
     belong to one library and one device, but `lengths` to the host. That library computes the
     matrix products (CuPy for Numba's arrays), and may round a row differently in another batch;
-    with `persistent_kernels`, a kernel of numnorm does. So on a device the last bits of a
-    sequence's result may depend on the other sequences, and on how its steps are divided among
-    calls. More than 2048 units, or 1024 in float64, raise a NotImplementedError there.
+    where all steps fit one kernel (`persistent_kernels`), that kernel computes those with the
+    state. So on a device the last bits of a sequence's result may depend on the other sequences,
+    and on how its steps are divided among calls.
 
     With drawn zoneout masks, an `rng` in the same state gives the same result for any padding T and
     `lengths`, in one call or, from the first step to the last, in several. The masks of a sequence

@@ -26,7 +26,7 @@ from numnorm.backends.contract.recurrent import (
     LSTMSpec,
     SequenceLayout,
     Step,
-    wants_persistent_kernels,
+    may_persist,
 )
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm, running_statistics
 from numnorm.rnn.masks import Masks, drawn_masks, masked
@@ -407,17 +407,25 @@ def _remember_step(packed: Packed, key: Any, eps: float, x: Any, states: tuple[A
 
 
 @contextlib.contextmanager
-def persistent_kernels() -> Iterator[None]:
-    """Run all steps of a recurrent cell in one kernel, if the weights fit a CUDA device.
+def persistent_kernels(enabled: bool = True) -> Iterator[None]:
+    """Choose whether one kernel may take all steps of a recurrent cell on a CUDA device.
 
-    Without this setting, each step on a device is a matrix product by the library of the arrays
-    and a kernel of numnorm. A persistent kernel [1]_ keeps the weights of the states in shared
-    memory from the first step to the last. Cells that do not fit, cells with batch norm,
-    `recurrent_dropout`, projections or ``reset_after=False``, and arrays on the host still run
-    step by step. Results differ only by rounding.
+    A persistent kernel [1]_ keeps the weights of the states in shared memory from the first step
+    to the last. It is the default for every cell that fits the device. Step by step, each step is
+    a matrix product by the library of the arrays and a kernel of numnorm. So it is in any case for
+    cells that do not fit, cells with batch norm, `recurrent_dropout`, projections or
+    ``reset_after=False``, and on the host.
 
-    The setting applies to forward and backward passes inside the ``with`` statement, in the same
-    thread or task.
+    Parameters
+    ----------
+    enabled : bool, default True
+        If False, cells run step by step; if True, they take one kernel where they fit. This holds
+        for forward and backward passes inside the ``with`` statement, in the same thread or task.
+
+    Raises
+    ------
+    TypeError
+        If `enabled` is not a bool.
 
     See Also
     --------
@@ -425,8 +433,14 @@ def persistent_kernels() -> Iterator[None]:
 
     Notes
     -----
-    All blocks of such a kernel run at the same time and wait for each other. They have been
-    tested in a simulation, not on a device.
+    Whether a cell fits depends on the device, the dtype, the batch size and the number of units,
+    and not on the number of steps: each unit of each sequence needs a thread, and every 8 units a
+    multiprocessor with room for their weights, because all blocks of threads run at the same time
+    and wait for each other. A device that refuses such a launch takes single steps.
+
+    The results of both ways differ by rounding. A persistent kernel computes the products with the
+    states in full precision and sums them up in one order, whatever the device and the batch; the
+    library computes the products with x both ways.
 
     References
     ----------
@@ -438,13 +452,13 @@ def persistent_kernels() -> Iterator[None]:
     >>> from numnorm import rnn
     >>> parameters = rnn.lstm_init(3, 4, rng=np.random.default_rng(0))
     >>> x = np.ones((5, 2, 3))  # or an array of a device: time, batch, features
-    >>> with rnn.persistent_kernels():
+    >>> with rnn.persistent_kernels(False):
     ...     y, h, c = rnn.lstm(x, parameters)
     >>> y.shape
     (5, 2, 4)
     """
-    token = wants_persistent_kernels.set(True)
+    token = may_persist.set(check_flag("enabled", enabled))
     try:
         yield
     finally:
-        wants_persistent_kernels.reset(token)
+        may_persist.reset(token)

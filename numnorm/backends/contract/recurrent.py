@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.contract.norms import Norm
 
-# Whether the caller wants one persistent kernel for all steps of a cell.
-wants_persistent_kernels: ContextVar[bool] = ContextVar("wants_persistent_kernels", default=False)
+# Whether one persistent kernel may take all steps of a cell.
+may_persist: ContextVar[bool] = ContextVar("may_persist", default=True)
 
 
 class LSTMSpec(NamedTuple):

@@ -1,12 +1,16 @@
 """Whole passes of cells on device arrays of every library, beside the CPU's."""
 
 import dataclasses
+import functools
 import sys
 
 import cell_cases as cells
 import numpy as np
 import pytest
-from pass_checks import GRU, KINDS, PAPER, PLAIN, SOME_SPECS, SPECS, check, run, taken_by
+from pass_checks import GRU, KINDS, PAPER, PLAIN, SOME_SPECS, SPECS, check, named, run, taken_by
+
+from numnorm.backends.cuda.recurrent import pass_arrays
+from numnorm.rnn import parameters as rnn_parameters
 
 
 @pytest.fixture
@@ -53,6 +57,32 @@ def test_without_saving_the_states_are_the_same(taken, spec, zoneout):
     for c, one in zip(cell, last, strict=True):
         # The last steps of the rows: the fourth and third end with the first step, and so on.
         assert one.tobytes() == c[[4 + 6, 4 + 5, 4 + 2, 4 + 3]].tobytes()
+
+
+@KINDS
+def test_a_step_takes_no_new_memory(spec, imported, monkeypatch):
+    library, made = imported("torch"), []
+    empty = library.empty
+    monkeypatch.setattr(library, "empty", lambda *a, **o: made.append(a) or empty(*a, **o))
+    counts = []
+    for steps in (2, 5):
+        made.clear()
+        run(cells.problem(spec, 8, (3,) * steps), functools.partial(taken_by, library), "float64")
+        counts.append(len(made))
+    assert counts[0] == counts[1]
+
+
+RESET = cells.spec_of(rnn_parameters.GRU, reset_after=False)
+WIDE = named(*(spec._replace(zoneout=True) for spec in (PAPER, GRU, PLAIN, RESET)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("spec", WIDE)
+def test_more_units_than_threads_have_vectors(spec, dtype, imported, monkeypatch):
+    monkeypatch.setattr(pass_arrays, "_TEAMS", (1, 2, 4))
+    problem, library = cells.problem(spec, 37, (3, 2), dtype=dtype), imported("torch")
+    found = run(problem, functools.partial(taken_by, library), dtype)
+    check(problem, *found, dtype)
 
 
 @KINDS

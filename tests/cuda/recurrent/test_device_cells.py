@@ -28,13 +28,9 @@ SPECS = [
 @pytest.fixture(autouse=True, params=["step by step", "at once"])
 def way(request, monkeypatch):
     """A device that takes steps one by one, or one with room for few blocks, of two warps."""
-    if request.param == "step by step":
-        yield
-        return
-    monkeypatch.setattr(persistent_plans, "_WARPS", 2)
-    monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(6))
-    with rnn.persistent_kernels():
-        yield
+    if request.param == "at once":
+        monkeypatch.setattr(persistent_plans, "_WARPS", 2)
+        monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(6))
 
 
 def _id(value):

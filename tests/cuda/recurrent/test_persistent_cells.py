@@ -15,7 +15,7 @@ from devices import H200, RTX4090, T4, of_multiprocessors
 from fake_libraries import cupy
 from pass_checks import KINDS, PAPER, SOME_SPECS, SPECS, check, named, run, taken_by
 
-from numnorm.backends.contract.recurrent import wants_persistent_kernels
+from numnorm.backends.contract.recurrent import PackedSteps
 from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
 from numnorm.backends.cuda.recurrent.persistent import passes as persistent_passes
@@ -43,8 +43,8 @@ def small(monkeypatch):
     monkeypatch.setattr(persistent_passes, "_launch", counted)
     monkeypatch.setattr(persistent_plans, "_WARPS", 2)
     monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(6))
-    with persistent_kernels():
-        yield launched
+    persistent_passes._most_blocks.cache_clear()
+    return launched
 
 
 @pytest.fixture
@@ -287,20 +287,44 @@ def test_steps_are_taken_one_by_one_where_the_device_refuses(spec, small, taken,
 
 
 @KINDS
-def test_steps_are_taken_one_by_one_unless_the_caller_asks(spec, small, taken):
+def test_steps_are_taken_one_by_one_where_the_caller_says_so(spec, small, taken):
     problem = cells.problem(spec, 10, RAGGED)
-    contextvars.Context().run(lambda: check(problem, *run(problem, taken, "float64"), "float64"))
-    assert small == []
-
-
-def test_a_setting_ends_with_its_block():
-    before = wants_persistent_kernels.get()
-    with persistent_kernels():
-        assert wants_persistent_kernels.get()
+    with persistent_kernels(False):
+        check(problem, *run(problem, taken, "float64"), "float64")
+        assert small == []
         with persistent_kernels():
-            pass
-        assert wants_persistent_kernels.get()
-    assert not before and not wants_persistent_kernels.get()
+            run(problem, taken, "float64", backward=False)
+        assert len(small) == 1
+        # Another thread begins with the default.
+        contextvars.Context().run(run, problem, taken, "float64", backward=False)
+        assert len(small) == 2
+        run(problem, taken, "float64", backward=False)
+    assert len(small) == 2
+    run(problem, taken, "float64", backward=False)
+    assert len(small) == 3
+
+
+@KINDS
+def test_a_step_is_the_same_alone(spec, small, taken):
+    # One step of one sequence, and that step of a whole batch: the kernel sums up in one order. The
+    # product with x, which is the library's, has one term.
+    problem = cells.problem(spec, 10, (3, 3), inputs=1, dtype="float32")
+    history, _ = run(problem, taken, "float32", backward=False)
+    steps = PackedSteps(np.array([0]), np.array([1]))
+    states = tuple(h[:1].astype("float64") for h in history)
+    alone = dataclasses.replace(problem, steps=steps, x=problem.x[:1], states=states)
+    found, _ = run(alone, taken, "float32", backward=False)
+    assert [h[1].tobytes() for h in found] == [h[3].tobytes() for h in history]
+    assert len(small) == 2
+
+
+@pytest.mark.parametrize("enabled", [None, 1, "no"])
+def test_the_setting_is_a_flag(enabled):
+    with (
+        pytest.raises(TypeError, match=r"^enabled must be True or False, got"),
+        persistent_kernels(enabled),
+    ):
+        pass
 
 
 # The device in Python

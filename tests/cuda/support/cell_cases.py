@@ -56,13 +56,16 @@ RNN_FORMS = [
     zoned(rnn_spec("rms", "relu")),
 ]
 
-# Teams of a part of a warp, a warp and several; units that fill vectors of 16 bytes or not.
+# Teams of a part of a warp, a warp and several; units that fill vectors of 16 bytes or not; threads
+# that have more than one vector of a row.
 SHAPES = {
     "several rows a warp": (RowShape(4, 8, 1, True), 12),
     "a row a warp": (RowShape(32, 1, 1, False), 37),
     "several warps a row": (RowShape(64, 1, 1, True), 132),
     "odd, several rows a warp": (RowShape(8, 4, 1, False), 13),
     "odd, several warps a row": (RowShape(64, 1, 1, False), 67),
+    "two vectors a thread": (RowShape(8, 4, 2, True), 52),
+    "odd, four vectors a thread": (RowShape(32, 1, 4, False), 259),
 }
 
 

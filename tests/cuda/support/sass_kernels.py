@@ -22,6 +22,8 @@ PIECES = 4
 
 # In the names of cooperative kernels, whose blocks are each alone on a multiprocessor.
 ALL_STEPS = ", all steps,"
+# In the names of kernels for rows that do not fit the registers of a block.
+WIDE = ", vectors of a thread: "
 
 HEAD = """\
 # Registers of the CUDA kernels
@@ -305,7 +307,8 @@ def of_one_step(name, kind, spec, what, element, units, *, whole=True):
 
     shape = cell_shape(units, element, whole=whole)
     place, kept = "whole" if whole else "any", ", zoneout" if spec.zoneout else ""
-    what = f"{what} {element.name}{kept}, {shape.team} × {shape.teams} threads, {place}"
+    wide = f"{WIDE}{shape.vectors}" if shape.vectors > 1 else ""
+    what = f"{what} {element.name}{kept}, {shape.team} × {shape.teams} threads{wide}, {place}"
     yield f"{name} forward {what}", step_kernels.make_cell_forward(kind, spec, element, shape)
     yield f"{name} backward {what}", step_kernels.make_cell_backward(kind, spec, element, shape)
 
@@ -329,6 +332,7 @@ def cell_kernels():
         yield from of_form(FLOAT32, 1024, "layer", variant)
     for norm in ("rms", "ada", None):
         yield from of_form(FLOAT32, 1024, norm, "paper")
+    yield from of_form(FLOAT32, 4096, "layer", "paper")
     for element in (FLOAT32, FLOAT64):
         widest = 512 * element.vector
         yield from of_form(element, 64, "layer", "paper")

@@ -148,8 +148,11 @@ class ArrayLibrary:
         """Return a new array of the entries along an axis that a NumPy array of indices names."""
         raise NotImplementedError
 
-    def matmul(self, a: Any, b: Any) -> Any:
-        """Return the product of two matrices in their dtype, computed on the stream of a."""
+    def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
+        """Return the product of two matrices in their dtype, computed on the stream of a.
+
+        It is written to `out`, a C-contiguous array, if that is given to a library that can write.
+        """
         raise NotImplementedError
 
     def stream(self, array: Any) -> int:
@@ -210,8 +213,9 @@ class _CuPy(ArrayLibrary):
     def taken(self, array: Any, indices: Any, axis: int) -> Any:
         return self._kept(array.take(self.from_host(array, indices), axis))
 
-    def matmul(self, a: Any, b: Any) -> Any:
-        return self._kept(self.module.matmul(a, b))
+    def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
+        product = self.module.matmul(a, b, out=out)
+        return self._kept(product) if out is None else out
 
     def stream(self, array: Any) -> int:
         return int(self.module.cuda.get_current_stream().ptr)
@@ -295,11 +299,12 @@ class _Torch(ArrayLibrary):
     def taken(self, array: Any, indices: Any, axis: int) -> Any:
         return self.module.index_select(array, axis, self.from_host(array, indices))
 
-    def matmul(self, a: Any, b: Any) -> Any:
-        result = self.new(a, (a.shape[0], b.shape[1]), self.dtype_name(a))
+    def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
+        if out is None:
+            out = self.new(a, (a.shape[0], b.shape[1]), self.dtype_name(a))
         # With `out`, automatic mixed precision does not change the dtype.
-        self.module.mm(a, b, out=result)
-        return result
+        self.module.mm(a, b, out=out)
+        return out
 
     def stream(self, array: Any) -> int:
         return int(self.module.cuda.current_stream(array.device).cuda_stream)
@@ -374,8 +379,11 @@ class _Numba(ArrayLibrary):
     def taken(self, array: Any, indices: Any, axis: int) -> Any:
         return self._by_cupy(lambda cupy, of: of.take(cupy.asarray(indices), axis), array)
 
-    def matmul(self, a: Any, b: Any) -> Any:
-        return self._by_cupy(lambda cupy, *operands: cupy.matmul(*operands), a, b)
+    def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
+        if out is None:
+            return self._by_cupy(lambda cupy, *operands: cupy.matmul(*operands), a, b)
+        self._by_cupy(lambda cupy, a, b, out: cupy.matmul(a, b, out=out), a, b, out)
+        return out
 
     def stream(self, array: Any) -> int:
         return int(array.stream.handle) if array.stream else 0
@@ -466,7 +474,7 @@ class _Jax(ArrayLibrary):
     def taken(self, array: Any, indices: Any, axis: int) -> Any:
         return self.module.numpy.take(array, self.from_host(array, indices), axis)
 
-    def matmul(self, a: Any, b: Any) -> Any:
+    def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
         # The default precision rounds the factors to 10 bits.
         return self.module.numpy.matmul(a, b, precision="highest")
 

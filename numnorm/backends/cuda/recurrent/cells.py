@@ -7,6 +7,7 @@ possible, computes all steps.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 from numnorm.backends.contract.norms import Scaling
@@ -17,11 +18,11 @@ from numnorm.backends.contract.recurrent import (
     LSTMSpec,
     PackedSteps,
     RNNSpec,
-    wants_persistent_kernels,
+    may_persist,
 )
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.gather_rows import write_rows
-from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
+from numnorm.backends.cuda.arrays.launch import ArrayOffset, on_device_of
 from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused
 from numnorm.backends.cuda.recurrent import gru as gru_cells
 from numnorm.backends.cuda.recurrent import gru_reset
@@ -42,13 +43,11 @@ from numnorm.backends.cuda.recurrent.pass_arrays import (
     array_or_none,
     coefficient_numbers,
     copied,
-    dropped,
     new,
     new_states,
     new_table,
     scaling_numbers,
     shape_for,
-    step_ranges,
 )
 from numnorm.backends.cuda.recurrent.persistent.passes import planned_backward, planned_forward
 from numnorm.backends.cuda.recurrent.step_kernels import (
@@ -63,6 +62,13 @@ from numnorm.backends.cuda.recurrent.step_kernels import (
     make_added_gradients,
     make_cell_backward,
     make_cell_forward,
+)
+from numnorm.backends.cuda.recurrent.step_launches import (
+    StepDropout,
+    StepLaunches,
+    StepProducts,
+    StepRows,
+    step_rows,
 )
 from numnorm.backends.cuda.threads.row_shape import blocks_of
 
@@ -127,8 +133,8 @@ def forward(
 
 
 def _may_persist(weights: Weights, dropout: Any) -> bool:
-    """Return whether the caller wants a kernel of all steps, which has neither of the two."""
-    return wants_persistent_kernels.get() and dropout is None and weights.projection is None
+    """Return whether the caller allows a kernel of all steps, which has neither of the two."""
+    return may_persist.get() and dropout is None and weights.projection is None
 
 
 def _or_step_by_step(persistent: Any, step_by_step: Any) -> Any:
@@ -177,41 +183,45 @@ def _run_forward(
     )  # fmt: skip
     shape = shape_for(units, x, *all_arrays, *weights.others)
     kernel = _forward_kernel(kind.step, spec, x.element, shape)
-    of_steps = StepArrays(x, *all_arrays)
     others = kind.step.weights(*addresses(x, weights.others))
     widths = facts.normalized * units, units
     scalings = OfNorms(*(scaling_numbers(scaling, width) for width in widths))
-    ada = AdaNumbers(*weights.numbers)
-    products = []
-    norm_each_product = facts.norm_each_product
-    for start, count, before in step_ranges(steps, batch):
-        operand = dropped(x, library.rows(state, before, before + count), arrays.dropout)
-        z = library.matmul(operand, weights.transposed_h)
-        after = batch + start
-        old_cell, new_cell = (before, after) if save else (0, 0)
-        output = after if outputs is None else start * save
-        xp, mask_h, mask_c, cell, stats, h, c = of_steps.at_rows(*(start,) * 5, output, new_cell)
-        *_, h_before, c_before = of_steps.at_rows(*(start,) * 5, before, old_cell)
-        launch(
-            kernel, blocks_of(count, shape), x,
-            (
-                Products(z, xp), others, StepStates(mask_h, mask_c, h_before, c_before, h, c),
-                StepSaved(xp if save and not norm_each_product else 0, cell, stats),
-            ),
-            (count, units, ada, scalings),
-        )  # fmt: skip
-        if save and norm_each_product:
-            products.append(z)
+    rows = step_rows(steps, batch)
+    start, count, before, after, _ = rows
+    old_cell, new_cell = (before, after) if save else (0, 0)
+    output = after if outputs is None else start * save
+    arrays_at = StepArrays(x, *all_arrays).at_rows
+    xp, mask_h, mask_c, cell, stats, h, c = arrays_at(*(start,) * 5, output, new_cell)
+    *_, h_before, c_before = arrays_at(*(start,) * 5, before, old_cell)
+    sums = xp if save and not facts.norm_each_product else 0
+    launches = StepLaunches(
+        kernel, x, blocks_of(count, shape),
+        (
+            Products(-1, xp), others, StepStates(mask_h, mask_c, h_before, c_before, h, c),
+            StepSaved(sums, cell, stats), count, units, AdaNumbers(*weights.numbers), scalings,
+        ),
+    )  # fmt: skip
+    keep = save and facts.norm_each_product
+    products = StepProducts(x, weights.transposed_h, rows, keep=keep)
+    dropout = StepDropout(x, arrays.dropout, rows)
+    for step, (at, size) in enumerate(zip(before.tolist(), count.tolist(), strict=True)):
+        operand = dropout.of_step(step, library.rows(state, at, at + size))
+        launches.run(step, products.of_step(step, operand))
         if outputs is not None:
-            of_step = library.rows(outputs, output, output + count)
-            _write_states(x, library.matmul(of_step, weights.transposed_projection), state, after)
-    return library.concatenated(products) if products else None
+            first = int(output[step])
+            of_step = library.rows(outputs, first, first + size)
+            _project(x, of_step, weights.transposed_projection, state, int(after[step]))
+    return products.of_all_steps() if keep else None
 
 
-def _write_states(x: DeviceArray, states: Any, history: Any, row: int) -> None:
-    """Copy states into their history, from a row on."""
-    count, width = x.lib.shape(states)
-    source = dataclasses.replace(x, array=states)
+def _project(x: DeviceArray, outputs: Any, projection: Any, history: Any, row: int) -> None:
+    """Write the projections of a step's outputs to the history of states, from a row on."""
+    library = x.lib
+    count, width = library.shape(outputs)[0], library.shape(history)[1]
+    if library.writable:
+        library.matmul(outputs, projection, library.rows(history, row, row + count))
+        return
+    source = dataclasses.replace(x, array=library.matmul(outputs, projection))
     target = ArrayOffset(history, row * width * x.element.itemsize)
     write_rows(source, x.element, (count, width), target)
 
@@ -289,52 +299,61 @@ def _run_backward(
     all_arrays = *saved, *_of_both(masks), dy, *results
     shape = shape_for(units, x, *all_arrays, *last, *weights.others)
     kernel = _backward_kernel(kind.step, spec, x.element, shape)
-    of_steps = StepArrays(x, *all_arrays)
     others = kind.step.weights(*addresses(x, weights.others))
-    dh, dc = _of_both(tuple(addresses(x, last)))
+    dh, dc = (*addresses(x, last), 0)[:2]
     facts = kind.facts_of(spec)
-    ada = AdaNumbers(*weights.numbers)
     coefficients = OfNorms(
         coefficient_numbers(facts.norms[0], scaling, facts.normalized * units),
         coefficient_numbers(facts.norms[1], scaling, units),
     )
-    later, product = 0, None
-    for start, count, before in reversed(step_ranges(steps, batch)):
-        rows = *(start,) * 3, before, *(start,) * 8
-        z, xp, cell, state, table, mask_h, mask_c, grad_y, *targets = of_steps.at_rows(*rows)
-        if projected is not None:
-            grad_y = _output_gradients(
-                x, weights, (grad_y, product, dh), projected, (start, count, later)
-            )
-        launch(
-            kernel, blocks_of(count, shape), x,
-            (
-                ReadBack(z, xp, cell, state, table), others,
-                Incoming(grad_y, product, dh, dc, mask_h, mask_c), Results(*targets),
-            ),
-            (count, later, units, ada, coefficients),
-        )  # fmt: skip
-        dz = library.rows(results.dz, start, start + count)
-        later = count
-        product = dropped(x, library.matmul(dz, weights.h), dropout)
+    rows = step_rows(steps, batch)
+    start, count, before, _, later = rows
+    arrays_at = StepArrays(x, *all_arrays).at_rows
+    z, xp, cell, state, table, mask_h, mask_c, grad_y, *targets = arrays_at(
+        *(start,) * 3, before, *(start,) * 8
+    )
+    of_outputs = None
+    if projected is not None:
+        of_outputs = _output_gradients(x, weights, rows, grad_y, dh, projected)
+        grad_y = -2
+    launches = StepLaunches(
+        kernel, x, blocks_of(count, shape),
+        (
+            ReadBack(z, xp, cell, state, table), others,
+            Incoming(grad_y, -1, dh, dc, mask_h, mask_c), Results(*targets),
+            count, later, units, AdaNumbers(*weights.numbers), coefficients,
+        ),
+    )  # fmt: skip
+    products = StepProducts(x, weights.h, rows, keep=False)
+    of_dropout, product = StepDropout(x, dropout, rows), None
+    for step, (at, stop) in reversed([*enumerate(rows.ranges)]):
+        given = (product,) if of_outputs is None else (product, of_outputs(step, product))
+        launches.run(step, *given)
+        dz = library.rows(results.dz, at, stop)
+        product = of_dropout.of_step(step, products.of_step(step, dz))
     return product
 
 
 def _output_gradients(
-    x: DeviceArray, weights: Weights, grads: Any, projected: Any, rows: tuple[int, int, int]
-) -> Any:
-    """Return the gradients of the outputs of a step, which an LSTM projects.
+    x: DeviceArray, weights: Weights, rows: StepRows, dy: Any, dh: int, projected: Any
+) -> Callable[[int, Any], Any]:
+    """Return a function of the gradients of a step's outputs, which an LSTM projects.
 
-    `grads` are the arguments of `make_added_gradients`. `projected` gets the gradients of the
-    states. `rows` are the first row, the number of rows, and that of the next step.
+    It takes the step and the gradient of the state through the next step's product. `dy` and `dh`
+    are addresses as in `Incoming`; `projected` gets the gradients of the states.
     """
-    library = x.lib
-    start, count, later = rows
-    _, width = library.shape(projected)
-    kernel, size = _added_gradients(x.element), count * width
-    target = ArrayOffset(projected, start * width * x.element.itemsize)
-    launch(kernel, -(-size // kernel.threads), x, (*grads, target), (later * width, size))
-    return library.matmul(library.rows(projected, start, start + count), weights.projection)
+    width, kernel = x.lib.shape(projected)[1], _added_gradients(x.element)
+    sizes, (target,) = rows.count * width, StepArrays(x, projected).at_rows(rows.start)
+    arguments = dy, -1, dh, target, rows.later * width, sizes
+    launches = StepLaunches(kernel, x, -(-sizes // kernel.threads), arguments)
+    products, ranges = StepProducts(x, weights.projection, rows, keep=False), rows.ranges
+
+    def of_step(step: int, product: Any) -> Any:
+        launches.run(step, product)
+        of_states = x.lib.rows(projected, *ranges[step])
+        return products.of_step(step, of_states)
+
+    return of_step
 
 
 # The functions of each kind of cell

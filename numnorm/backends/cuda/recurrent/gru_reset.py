@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 from numnorm.backends.contract.norms import Scaling
 from numnorm.backends.contract.recurrent import CellGradients, GRUSpec, PackedSteps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.launch import launch
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, make_tanh
 from numnorm.backends.cuda.recurrent.cell_norm import NUMBERS, Parts
@@ -51,7 +50,6 @@ from numnorm.backends.cuda.recurrent.pass_arrays import (
     array_or_none,
     coefficient_numbers,
     copied,
-    dropped,
     make_weights,
     new,
     new_states,
@@ -60,7 +58,7 @@ from numnorm.backends.cuda.recurrent.pass_arrays import (
     parameter_or,
     scaling_numbers,
     shape_for,
-    step_ranges,
+    sums_kernel,
 )
 from numnorm.backends.cuda.recurrent.product_norm import (
     GateRange,
@@ -84,6 +82,12 @@ from numnorm.backends.cuda.recurrent.step_kernels import (
     StepStates,
     make_cell_backward,
     make_cell_forward,
+)
+from numnorm.backends.cuda.recurrent.step_launches import (
+    StepDropout,
+    StepLaunches,
+    StepProducts,
+    step_rows,
 )
 from numnorm.backends.cuda.threads.reductions import SumsOf
 from numnorm.backends.cuda.threads.row_columns import (
@@ -399,37 +403,44 @@ def forward(
     others = *weights[0].others, *weights[1].others
     shape = shape_for(units, x, *of_gates, *of_candidate, *others)
     gates, candidate = (_forward_kernel(step, spec, x.element, shape) for step in _STEPS)
-    gates_arrays, candidate_arrays = StepArrays(x, *of_gates), StepArrays(x, *of_candidate, history)
-    gates_weights, candidate_weights = (PairWeights(*addresses(x, p.others)) for p in weights)
+    of_weights = [PairWeights(*addresses(x, pair.others)) for pair in weights]
     ada = AdaNumbers(*weights[0].numbers)
     scalings = [OfNorms(*(scaling_numbers(scaling, n * units),) * 2) for n in (GATES, CANDIDATE)]
-    z: tuple[list[Any], list[Any]] = [], []
-    for start, count, before in step_ranges(steps, batch):
-        at, blocks = start * save, blocks_of(count, shape)
-        operand = dropped(x, library.rows(history, before, before + count), dropout)
-        product = library.matmul(operand, weights[0].transposed_h)
-        x_product, table, one_minus_z, scaled = gates_arrays.at_rows(start, start, at, at)
-        groups = (
-            Products(product, x_product), gates_weights,
-            StepStates(0, 0, operand, 0, scaled, one_minus_z), StepSaved(0, 0, table),
-        )  # fmt: skip
-        launch(gates, blocks, x, groups, (count, units, ada, scalings[0]))
-        second = library.matmul(library.rows(reset, at, at + count), weights[1].transposed_h)
-        x_product, table, mask_h, one_minus_z, h, h_before = candidate_arrays.at_rows(
-            *(start,) * 3, at, batch + start, before
-        )
-        groups = (
-            Products(second, x_product), candidate_weights,
+    step_of = step_rows(steps, batch)
+    start, count, before, after, _ = step_of
+    at, blocks = start * save, blocks_of(count, shape)
+    x_product, table, one_minus_z, scaled = StepArrays(x, *of_gates).at_rows(start, start, at, at)
+    launches_of_gates = StepLaunches(
+        gates, x, blocks,
+        (
+            Products(-1, x_product), of_weights[0],
+            StepStates(0, 0, -2, 0, scaled, one_minus_z), StepSaved(0, 0, table),
+            count, units, ada, scalings[0],
+        ),
+    )  # fmt: skip
+    x_product, table, mask_h, one_minus_z, h, h_before = StepArrays(
+        x, *of_candidate, history
+    ).at_rows(start, start, start, at, after, before)
+    launches_of_candidate = StepLaunches(
+        candidate, x, blocks,
+        (
+            Products(-1, x_product), of_weights[1],
             StepStates(mask_h, 0, h_before, one_minus_z, h, 0), StepSaved(0, 0, table),
-        )  # fmt: skip
-        launch(candidate, blocks, x, groups, (count, units, ada, scalings[1]))
-        if save:
-            z[0].append(product)
-            z[1].append(second)
+            count, units, ada, scalings[1],
+        ),
+    )  # fmt: skip
+    products = [StepProducts(x, pair.transposed_h, step_of, keep=save) for pair in weights]
+    of_dropout = StepDropout(x, dropout, step_of)
+    ranges = zip(before.tolist(), at.tolist(), count.tolist(), strict=True)
+    for step, (old, new_row, size) in enumerate(ranges):
+        operand = of_dropout.of_step(step, library.rows(history, old, old + size))
+        launches_of_gates.run(step, products[0].of_step(step, operand), operand)
+        operand = library.rows(reset, new_row, new_row + size)
+        launches_of_candidate.run(step, products[1].of_step(step, operand))
     if not save:
         return (history,), None
-    products = tuple(map(library.concatenated, z))
-    return (history,), _Saved(products, xp, tables, keep, reset, history)
+    z = tuple(each.of_all_steps() for each in products)
+    return (history,), _Saved(z, xp, tables, keep, reset, history)
 
 
 def backward(
@@ -493,34 +504,48 @@ def _run_backward(
     others = *weights[0].others, *weights[1].others
     shape = shape_for(units, x, *of_gates, *of_candidate, dh, other, *others)
     gates, candidate = (_backward_kernel(step, spec, x.element, shape) for step in _STEPS)
-    gates_arrays, candidate_arrays = StepArrays(x, *of_gates), StepArrays(x, *of_candidate)
-    gates_weights, candidate_weights = (PairWeights(*addresses(x, p.others)) for p in weights)
+    of_weights = [PairWeights(*addresses(x, pair.others)) for pair in weights]
     ada = AdaNumbers(*weights[0].numbers)
     coefficients = [
         OfNorms(*(coefficient_numbers(spec.norm, scaling, n * units),) * 2)
         for n in (GATES, CANDIDATE)
     ]
-    later, product = 0, None
-    for start, count, before in reversed(step_ranges(steps, batch)):
-        blocks, stop = blocks_of(count, shape), start + count
-        z, xp, table, dz, dxp, grad, keep, grad_y, mask_h, h_before = candidate_arrays.at_rows(
-            *(start,) * 9, before
-        )
-        groups = (
-            ReadBack(z, xp, keep, h_before, table), candidate_weights,
-            Incoming(grad_y, product, dh, 0, mask_h, 0), Results(dz, dxp, grad, other),
-        )  # fmt: skip
-        launch(candidate, blocks, x, groups, (count, later, units, ada, coefficients[1]))
-        dreset = library.matmul(library.rows(results[1].dz, start, stop), weights[1].h)
-        z, xp, table, dz, dxp, grad, operand = gates_arrays.at_rows(*(start,) * 7)
-        groups = (
-            ReadBack(z, xp, 0, operand, table), gates_weights,
-            Incoming(dreset, 0, other, 0, 0, 0), Results(dz, dxp, grad, 0),
-        )  # fmt: skip
-        launch(gates, blocks, x, groups, (count, 0, units, ada, coefficients[0]))
-        product = library.matmul(library.rows(results[0].dz, start, stop), weights[0].h)
-        product = dropped(x, added_up(x, (count, units), product, other), dropout)
-        later = count
+    step_of = step_rows(steps, batch)
+    start, count, before, _, later = step_of
+    blocks, (dh_at, other_at) = blocks_of(count, shape), addresses(x, (dh, other))
+    z, xp, table, dz, dxp, grad, keep, grad_y, mask_h, h_before = StepArrays(
+        x, *of_candidate
+    ).at_rows(*(start,) * 9, before)
+    launches_of_candidate = StepLaunches(
+        candidate, x, blocks,
+        (
+            ReadBack(z, xp, keep, h_before, table), of_weights[1],
+            Incoming(grad_y, -1, dh_at, 0, mask_h, 0), Results(dz, dxp, grad, other_at),
+            count, later, units, ada, coefficients[1],
+        ),
+    )  # fmt: skip
+    z, xp, table, dz, dxp, grad, operand = StepArrays(x, *of_gates).at_rows(*(start,) * 7)
+    launches_of_gates = StepLaunches(
+        gates, x, blocks,
+        (
+            ReadBack(z, xp, 0, operand, table), of_weights[0],
+            Incoming(-1, 0, other_at, 0, 0, 0), Results(dz, dxp, grad, 0),
+            count, 0, units, ada, coefficients[0],
+        ),
+    )  # fmt: skip
+    products = [StepProducts(x, pair.h, step_of, keep=False) for pair in weights]
+    kernel, sizes, total = sums_kernel(x.element), count * units, new(x, (batch, units))
+    sums = StepLaunches(
+        kernel, x, -(-sizes // kernel.threads), (-1, other_at, 0, *addresses(x, (total,)), sizes)
+    )
+    of_dropout, product = StepDropout(x, dropout, step_of), None
+    for step, (at, stop) in reversed([*enumerate(step_of.ranges)]):
+        launches_of_candidate.run(step, product)
+        dz = library.rows(results[1].dz, at, stop)
+        launches_of_gates.run(step, products[1].of_step(step, dz))
+        dz = library.rows(results[0].dz, at, stop)
+        sums.run(step, products[0].of_step(step, dz))
+        product = of_dropout.of_step(step, library.rows(total, 0, stop - at))
     return added_up(x, (batch, units), product, dh)
 
 

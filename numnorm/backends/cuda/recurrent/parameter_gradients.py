@@ -27,8 +27,8 @@ from numnorm.backends.cuda.recurrent.pass_arrays import (
     Weights,
     dropped,
     new,
-    step_ranges,
 )
+from numnorm.backends.cuda.recurrent.step_launches import step_rows
 from numnorm.backends.cuda.rows.parameter_sums import COLUMNS, make_parameter_gradients
 from numnorm.backends.cuda.threads.reductions import make_joined, two_sum
 
@@ -158,8 +158,9 @@ def _states_before(x: DeviceArray, steps: PackedSteps, state: Any) -> Any:
     batch = library.shape(state)[0] - x.shape[0]
     if (steps.batch_sizes == batch).all():  # contiguous
         return library.rows(state, 0, x.shape[0])
-    ranges = step_ranges(steps, batch)
-    return library.concatenated([library.rows(state, at, at + count) for _, count, at in ranges])
+    rows = step_rows(steps, batch)
+    pairs = zip(rows.before.tolist(), rows.count.tolist(), strict=True)
+    return library.concatenated([library.rows(state, at, at + count) for at, count in pairs])
 
 
 def weight_gradients(x: DeviceArray, operands: Any, dxp: Any, dz: Any) -> dict[str, Any]:

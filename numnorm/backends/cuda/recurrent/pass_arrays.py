@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape
 from numnorm.backends.contract.norms import Norm, Scaling
-from numnorm.backends.contract.recurrent import PackedSteps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.gather_rows import gather_rows, write_rows
 from numnorm.backends.cuda.arrays.launch import launch
@@ -29,26 +28,18 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 _THREADS = 128  # of a block that adds up arrays
 
 # Steps run one after the other, on few rows. To use many threads, each has one vector of 16 bytes
-# of each gate, and blocks are small.
+# of each gate, and blocks are small. A thread of the widest team has as many vectors as it takes,
+# which need not fit its registers.
 _TEAMS = (1, 2, 4, 8, 16, WARP, 64, 128, 256, 512)
 
 
 def cell_shape(units: int, element: ElementType, *, whole: bool) -> RowShape:
-    """Return the shape for cells; `whole` says that each gate's units fill vectors of 16 bytes.
-
-    Raises
-    ------
-    NotImplementedError
-        If a row's units do not fit the registers.
-    """
-    for team in _TEAMS:
-        if units <= team * element.vector:
-            return RowShape(team, max(1, WARP // team), 1, whole)
-    widest = _TEAMS[-1] * element.vector
-    raise NotImplementedError(
-        f"recurrent cells of {units} units in {element.name} are wider than the {widest} that are "
-        "there for arrays of a CUDA device: bring them to the host"
-    )
+    """Return the shape for cells; `whole` says that each gate's units fill vectors of 16 bytes."""
+    needed = -(-units // element.vector)
+    team = next((team for team in _TEAMS if team >= needed), _TEAMS[-1])
+    # Powers of two, for fewer kernels.
+    vectors = 1 << (-(-needed // team) - 1).bit_length()
+    return RowShape(team, max(1, WARP // team), vectors, whole)
 
 
 def make_add_sums(element: ElementType) -> Kernel:
@@ -74,7 +65,7 @@ def make_add_sums(element: ElementType) -> Kernel:
     return Kernel(kernel, ("address",) * 4 + ("index",), _THREADS)
 
 
-_added_up = functools.cache(make_add_sums)
+sums_kernel = functools.cache(make_add_sums)
 
 
 def make_dropped(element: ElementType) -> Kernel:
@@ -92,7 +83,7 @@ def make_dropped(element: ElementType) -> Kernel:
     return Kernel(kernel, ("address",) * 3 + ("index",), _THREADS)
 
 
-_dropped = functools.cache(make_dropped)
+dropped_kernel = functools.cache(make_dropped)
 
 
 class Weights(NamedTuple):
@@ -175,7 +166,7 @@ def parameter_or(
 def added_up(like: DeviceArray, shape: Shape, *values: Any) -> Any:
     """Return the sum of up to three arrays of the library; None stands for 0."""
     result = new(like, shape)
-    kernel = _added_up(like.element)
+    kernel = sums_kernel(like.element)
     count = math.prod(shape)
     three = (*values, None, None, None)[:3]
     if count:
@@ -188,7 +179,7 @@ def dropped(x: DeviceArray, states: Any, mask: Any) -> Any:
     if mask is None:
         return states
     shape = x.lib.shape(states)
-    result, count, kernel = new(x, shape), math.prod(shape), _dropped(x.element)
+    result, count, kernel = new(x, shape), math.prod(shape), dropped_kernel(x.element)
     launch(kernel, -(-count // kernel.threads), x, (states, mask, result), (count,))
     return result
 
@@ -241,8 +232,11 @@ class StepArrays:
         sizes = [0 if a is None else math.prod(x.lib.shape(a)[1:]) * itemsize for a in arrays]
         self._arrays = [*zip(addresses(x, arrays), sizes, strict=True)]
 
-    def at_rows(self, *rows: int) -> list[int]:
-        """Return the address of one row of each array; None (no array) has the address 0."""
+    def at_rows(self, *rows: Any) -> list[Any]:
+        """Return the addresses of rows of each array, one row for each step.
+
+        None (no array) has the address 0.
+        """
         pairs = zip(self._arrays, rows, strict=True)
         return [address + row * size if address else 0 for (address, size), row in pairs]
 
@@ -257,13 +251,3 @@ def new_states(x: DeviceArray, first: DeviceArray, rows: int) -> Any:
     states = new(x, (first.shape[0] + rows, first.shape[1]))
     write_rows(first, first.element, first.shape, states)
     return states
-
-
-def step_ranges(steps: PackedSteps, batch: int) -> list[tuple[int, int, int]]:
-    """Return each step's first row, its number of rows, and the row of its first input state.
-
-    The last is an index into the history of states, which begins with the `batch` first states.
-    """
-    offsets = steps.offsets.tolist()
-    before = [0, *(batch + start for start in offsets)][: len(offsets)]
-    return [*zip(offsets, steps.batch_sizes.tolist(), before, strict=True)]

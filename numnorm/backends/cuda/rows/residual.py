@@ -15,7 +15,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     overlap,
     result,
 )
-from numnorm.backends.cuda.arrays.known_calls import repeated
+from numnorm.backends.cuda.arrays.known_calls import repeats
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
 from numnorm.backends.cuda.rows.arguments import Addition, RowParameters, SavedStatistics
@@ -34,6 +34,7 @@ from numnorm.backends.cuda.threads.row_shape import backward_shape, launch_shape
 from numnorm.layouts import RowLayout
 
 
+@repeats("residual", "gamma", "beta", "out", "total_out")
 def added_forward(
     norm: Norm,
     x: DeviceArray,
@@ -47,25 +48,6 @@ def added_forward(
     save: bool,
 ) -> tuple[Any, Any, Any, Any]:
     """Return y, the sum and, where `save` is true, mean (or root mean square) and rstd."""
-    arrays = residual, gamma, beta, out, total_out
-    given = norm, x, residual, gamma, beta, layout, scaling, out, total_out, save
-    options = norm, layout, scaling, save
-    found: tuple[Any, Any, Any, Any] = repeated(_added_forward, given, x, arrays, options)
-    return found
-
-
-def _added_forward(
-    norm: Norm,
-    x: DeviceArray,
-    residual: Any,
-    gamma: Any,
-    beta: Any,
-    layout: RowLayout,
-    scaling: Scaling,
-    out: Any,
-    total_out: Any,
-    save: bool,
-) -> tuple[Any, Any, Any, Any]:
     with on_device_of(x):
         other = _in_dtype_of("residual", residual, x).array
         source = x.lib.contiguous(x.array)
@@ -123,6 +105,7 @@ def _in_registers(shape_of: Any, x: DeviceArray, layout: RowLayout) -> bool:
     return bool(size and shape_of(layout.width, x.element, aligned=True).vectors)
 
 
+@repeats("dy", "dtotal", "mean", "rstd", "gamma", "out")
 def added_backward(
     norm: Norm,
     dy: Any,
@@ -137,30 +120,9 @@ def added_backward(
     out: Any,
 ) -> tuple[Any, ...]:
     """Return dx and the gradients of the parameters, where x is the sum."""
-    if dtotal is None:
-        given = norm, dy, x, mean, rstd, gamma, None, layout, scaling, detached, out
-        return row_backward(*given)
-    arrays = dy, dtotal, mean, rstd, gamma, out
-    arguments = norm, dy, dtotal, x, mean, rstd, gamma, layout, scaling, detached, out
-    options = norm, layout, scaling, detached
-    found: tuple[Any, ...] = repeated(_added_backward, arguments, x, arrays, options)
-    return found
-
-
-def _added_backward(
-    norm: Norm,
-    dy: Any,
-    dtotal: Any,
-    x: DeviceArray,
-    mean: Any,
-    rstd: Any,
-    gamma: Any,
-    layout: RowLayout,
-    scaling: Scaling,
-    detached: Detached,
-    out: Any,
-) -> tuple[Any, ...]:
     others = mean, rstd, gamma, None, layout, scaling, detached
+    if dtotal is None:
+        return row_backward(norm, dy, x, *others, out)
     with on_device_of(x):
         addend = _in_dtype_of("dtotal", dtotal, x)
         grad = as_parameter("dy", dy, x.shape, f"the shape of {x.name}", x)

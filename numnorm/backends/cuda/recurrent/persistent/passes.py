@@ -59,6 +59,12 @@ _backward_kernel = functools.cache(make_backward)
 
 
 @functools.cache
+def _most_blocks(kernel: Kernel, memory: int, device: int) -> int:
+    """Return how many blocks the current device, which has this number, runs at a time."""
+    return kernel.most_cooperative(memory)
+
+
+@functools.cache
 def _forward_kernel(
     step: StepKind, gates: int, spec: Any, element: ElementType, shape: SliceShape
 ) -> Kernel:
@@ -102,7 +108,7 @@ def _planned(
         return None
     kernel = make(kind, spec, x.element, plan.shape)
     # The plan only estimates the registers, and a driver may reserve a part of the device.
-    fits = plan.blocks <= kernel.most_cooperative(plan.memory)
+    fits = plan.blocks <= _most_blocks(kernel, plan.memory, x.device)
     return functools.partial(run, plan, kernel) if fits else None
 
 
