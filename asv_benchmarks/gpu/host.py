@@ -73,15 +73,15 @@ def made_up_torch() -> ModuleType:
 
 def without_a_device() -> None:
     """Let numnorm launch kernels that only count."""
-    from numnorm.backends.cuda.compiler import target
+    from numnorm.backends.cuda.compiler import launches, target
 
     target.check_available = lambda: None  # type: ignore[assignment]
-    target._device_count = lambda: 1  # type: ignore[assignment]
+    launches._device_count = lambda: 1  # type: ignore[assignment]
     target.Kernel._on = lambda kernel, device: kernel  # type: ignore[method-assign]
     target.Kernel._configure = lambda *given, **options: None  # type: ignore[method-assign]
-    target._stream = lambda handle: handle  # type: ignore[assignment]
-    target._thread.has_device = True
-    target.launch = lambda *given: LAUNCHES.append(None)
+    launches._stream = lambda handle: handle  # type: ignore[assignment]
+    launches._thread.has_device = True
+    launches.launch = lambda *given: LAUNCHES.append(None)
 
 
 def calls(torch: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
