@@ -272,9 +272,15 @@ def sass_all(session: nox.Session) -> None:
     check_machine_code(session, "sass")
 
 
-def check_machine_code(session: nox.Session, chosen: str) -> None:
+@nox.session(default=False)
+def sass_mlir(session: nox.Session) -> None:
+    """Do the same as `sass` with the compiler numba-cuda-mlir."""
+    check_machine_code(session, "sass and not slow", extra="cu13-mlir")
+
+
+def check_machine_code(session: nox.Session, chosen: str, extra: str = "cu13") -> None:
     """Run tests that compile for CUDA."""
-    session.install(".[cu13,test]", "nvidia-cuda-nvdisasm>=13,<14")
+    session.install(f".[{extra},test]", "nvidia-cuda-nvdisasm>=13,<14")
     session.run("pytest", "tests/cuda", "-m", chosen, *session.posargs)
 
 

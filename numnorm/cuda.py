@@ -2,7 +2,7 @@
 
 A team of threads holds a row in registers, and the function normalizes it there. What your kernel
 computes before and after it stays in registers, too. ``import numnorm.cuda`` needs no GPU and no
-compiler; its functions need numba-cuda. ::
+compiler; its functions need numba-cuda, or numba-cuda-mlir. ::
 
     import numpy as np
     from numba import cuda
@@ -36,6 +36,10 @@ neighbours read and write neighbours. Elements from `width` on are neither read 
 the array in your kernel by ``cuda.local.array(slots, dtype)``: up to 32 elements of an array stay
 in registers, and about 100 of all arrays of a kernel. A block of 1024 threads has 64 registers for
 each thread: tell the compiler by ``@cuda.jit(launch_bounds=1024)``.
+
+**numba-cuda-mlir** has its `cuda` in ``numba_cuda_mlir``. If both are installed, the functions are
+numba-cuda's. Version 0.6 loses the shared memory of a function that a kernel calls as an attribute:
+give it a name of its own before, as ``normalize = layer_norm.forward``.
 
 **Every thread must make the call**: all threads of a warp, and for a wider team all threads of the
 block, because they exchange sums. A team without a row calls with a width of 0; ignore the result.
@@ -129,7 +133,7 @@ def layer_norm_row(
     TypeError, ValueError
         If an argument has a wrong type or value.
     ImportError
-        If numba-cuda is not installed.
+        If neither numba-cuda nor numba-cuda-mlir is installed.
 
     Notes
     -----

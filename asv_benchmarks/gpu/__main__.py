@@ -20,7 +20,17 @@ from .report import line, markdown
 from .sequences import SequenceCase, all_sequences
 
 RESULTS = Path(__file__).parent.parent / "gpu_results"
-_LIBRARIES = ("numnorm", "numba_cuda", "torch", "triton", "cupy", "jax", "liger_kernel", "quack")
+_LIBRARIES = (
+    "numnorm",
+    "numba_cuda",
+    "numba_cuda_mlir",
+    "torch",
+    "triton",
+    "cupy",
+    "jax",
+    "liger_kernel",
+    "quack",
+)
 
 
 def main() -> None:

@@ -85,9 +85,6 @@ def made_up_torch() -> ModuleType:
         def permute(self, order: tuple[int, ...]) -> Any:
             return Tensor(tuple(self.shape[axis] for axis in order), self.dtype)
 
-        def reshape(self, shape: tuple[int, ...]) -> Any:
-            return Tensor(shape, self.dtype)
-
     def made(shape: tuple[int, ...], *given: Any, dtype: Any, device: Any) -> Any:
         LIBRARY.append(None)
         return Tensor(shape, dtype)
@@ -110,19 +107,19 @@ def made_up_torch() -> ModuleType:
 
 def without_a_device() -> None:
     """Let numnorm launch kernels that only count."""
-    from numnorm.backends.cuda.compiler import target
+    from numnorm.backends.cuda.compiler import launches, target
     from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
 
     limits = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)  # of an H100
     target.device_limits = lambda device: limits  # type: ignore[assignment]
     target.Kernel.most_cooperative = lambda kernel, memory: 132  # type: ignore[method-assign]
     target.check_available = lambda: None  # type: ignore[assignment]
-    target._device_count = lambda: 1  # type: ignore[assignment]
+    launches._device_count = lambda: 1  # type: ignore[assignment]
     target.Kernel._on = lambda kernel, device: kernel  # type: ignore[method-assign]
     target.Kernel._configure = lambda *given, **options: None  # type: ignore[method-assign]
-    target._stream = lambda handle: handle  # type: ignore[assignment]
-    target._thread.has_device = True
-    target.launch = lambda *given: LAUNCHES.append(None)
+    launches._stream = lambda handle: handle  # type: ignore[assignment]
+    launches._thread.has_device = True
+    launches.launch = lambda *given: LAUNCHES.append(None)
 
 
 def calls(torch: Any) -> Iterator[tuple[str, Callable[[], Any]]]:

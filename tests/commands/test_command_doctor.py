@@ -127,11 +127,12 @@ def test_without_extras_and_without_loading_them():
     """It needs the core dependencies only, and loads nothing else that is heavy."""
     code = """
 import sys
-for name in ("threadpoolctl", "rich", "matplotlib", "sklearn", "ml_dtypes", "numba_cuda"):
+compilers = ["numba_cuda", "numba_cuda_mlir"]
+for name in ["threadpoolctl", "rich", "matplotlib", "sklearn", "ml_dtypes", *compilers]:
     sys.modules[name] = None
 from numnorm.__main__ import main
 status = main(["doctor"])
-assert not {"torch", "numba.cuda", "argcomplete"} & sys.modules.keys()
+assert not {"torch", "numba.cuda", "numba_cuda_mlir.cuda", "argcomplete"} & sys.modules.keys()
 sys.exit(status)
 """
     run = python(code, NUMBA_DISABLE_JIT="1")  # what is imported does not depend on it
@@ -233,7 +234,7 @@ def test_gpu(monkeypatch, driver, expected):
     monkeypatch.setattr(ctypes, "CDLL", load)
     told = dict(command.gpu())
     assert told["gpu"].startswith(expected)
-    assert told["numba-cuda"]
+    assert told["numba-cuda"] and told["numba-cuda-mlir"]
 
 
 def test_command_line_as_a_whole(capsys):

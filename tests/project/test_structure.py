@@ -40,6 +40,9 @@ WRAPPERS += [f"autograd.{name}" for name in numnorm.autograd.__all__]
 PUBLIC_MODULES = dict.fromkeys(["numnorm", "numnorm.cuda", "numnorm.rnn"], "numpy")
 PUBLIC_MODULES |= {f"numnorm.{name}": name for name in ("autograd", "jax", "sklearn", "xarray")}
 
+# Each compiler for CUDA has a module.
+CUDA_COMPILERS = "numba_cuda", "numba_cuda_mlir"
+
 LONGEST = 100
 
 
@@ -147,8 +150,9 @@ def test_only_a_backend_and_the_commands_import_a_compiler(name):
 def test_options_of_compilation_are_chosen_in_one_place(name):
     options = {"fastmath", "error_model", "nogil", "parallel", "boundscheck"}
     compilers = {"jit", "njit", "vectorize", "guvectorize", "cfunc"}
+    places = "cpu/compiler/jit.py", *(f"cuda/compiler/{name}.py" for name in CUDA_COMPILERS)
     for node in ast.walk(TREES[name]):
-        if name not in ("backends/cpu/compiler/jit.py", "backends/cuda/compiler/target.py"):
+        if name not in [f"backends/{place}" for place in places]:
             word = getattr(node, "attr", getattr(node, "id", None))
             assert word not in compilers, f"line {node.lineno}"
             assert getattr(node, "arg", None) not in options, f"line {node.lineno}"

@@ -74,10 +74,11 @@ def __getattr__(name: str) -> Any:
 
 
 def part(module: str, wanted: str) -> Any:
-    """Import a module of this package. An error says that what is `wanted` needs numba-cuda."""
+    """Import a module of this package. An error names the compilers that `wanted` needs."""
     try:
         return importlib.import_module(f"{__name__}.{module}")
     except ImportError as error:
         raise ImportError(
-            f"{wanted} need numba-cuda: pip install 'numnorm[cu13]', or 'numnorm[cu12]' for CUDA 12"
+            f"{wanted} need numba-cuda or numba-cuda-mlir: pip install 'numnorm[cu13]', or "
+            "'numnorm[cu12]' for CUDA 12"
         ) from error

@@ -169,12 +169,13 @@ def cache() -> Iterator[Fact]:
 
 
 def gpu() -> Iterator[Fact]:
-    """Yield the NVIDIA GPUs, and the version of numba-cuda."""
+    """Yield the NVIDIA GPUs, and the versions of the compilers of kernels for them."""
     yield "gpu", _devices()
-    try:
-        yield "numba-cuda", version("numba-cuda")
-    except PackageNotFoundError:
-        yield "numba-cuda", "not installed"
+    for compiler in ("numba-cuda", "numba-cuda-mlir"):
+        try:
+            yield compiler, version(compiler)
+        except PackageNotFoundError:
+            yield compiler, "not installed"
 
 
 def _devices() -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import reference
 import simulated_target
+from fake_libraries import numba
 
 import numnorm
 from numnorm.array_likes import is_on_device
@@ -71,6 +72,16 @@ def test_arrays_of_jax_on_the_host_stay_there(imported):
     y = numnorm.layer_norm(array)
     assert type(y) is jax.Array
     assert y.platform == "cpu"
+
+
+def test_arrays_of_numba_cuda_mlir(monkeypatch):
+    modules = numba("numba_cuda_mlir.cuda", "numba_cuda_mlir.numba_cuda")
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    x = modules["numba_cuda_mlir.cuda"].take(X)
+    y = numnorm.layer_norm(x)
+    assert type(y) is type(x)
+    np.testing.assert_array_max_ulp(y.host, numnorm.layer_norm(X), 8)  # two sums in other orders
 
 
 def test_library_that_is_not_known():
@@ -310,7 +321,7 @@ def test_without_the_compiler(library, monkeypatch):
     monkeypatch.setitem(sys.modules, "numnorm.backends.cuda.rows.forward", None)
     refused(
         ImportError,
-        r"^arrays of a CUDA device need numba-cuda: pip install 'numnorm\[cu13\]'",
+        r"^arrays of a CUDA device need numba-cuda or .*: pip install 'numnorm\[cu13\]'",
         numnorm.layer_norm,
         library.take(X),
     )

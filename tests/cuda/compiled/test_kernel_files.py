@@ -1,6 +1,7 @@
 """Machine code of kernels on disk: compiled once, and found again by what kernels close over."""
 
 import ctypes
+import importlib.util
 import os
 import subprocess
 import sys
@@ -32,7 +33,8 @@ def kernel_of(source="float32", target="float64"):
 @pytest.fixture
 def real_compiler():
     """The backend with its compiler, not with the simulated device of these tests."""
-    pytest.importorskip("numba_cuda", reason="numba-cuda compiles; `nox -s sass` installs it")
+    if not any(importlib.util.find_spec(name) for name in ("numba_cuda", "numba_cuda_mlir")):
+        pytest.skip("no compiler for CUDA; `nox -s sass` installs one")
     before = modules_of_backend()
     for name in before:
         del sys.modules[name]
@@ -65,9 +67,9 @@ def loaded(monkeypatch, real_compiler):
     """A device that keeps what is loaded; returns the names of the compiled and of the loaded."""
     from sass import pretended_device
 
-    from numnorm.backends.cuda.compiler import target
+    from numnorm.backends.cuda.compiler import launches
 
-    compiled, loaded, compile_kernel = [], [], target.compiled
+    compiled, loaded, compile_kernel = [], [], launches.compiled
 
     def counted(function, *arguments, **options):
         compiled.append(function)
@@ -77,9 +79,9 @@ def loaded(monkeypatch, real_compiler):
         loaded.append(cubin)
         return SimpleNamespace(get_kernel=lambda name: name)
 
-    monkeypatch.setattr(target, "compiled", counted)
-    monkeypatch.setattr(target, "_capability", lambda number: (9, 0))
-    monkeypatch.setattr(target, "ObjectCode", SimpleNamespace(from_cubin=from_cubin))
+    monkeypatch.setattr(launches, "compiled", counted)
+    monkeypatch.setattr(launches, "_capability", lambda number: (9, 0))
+    monkeypatch.setattr(launches, "ObjectCode", SimpleNamespace(from_cubin=from_cubin))
     with pretended_device((9, 0)):
         yield compiled, loaded
 
@@ -114,12 +116,22 @@ def test_a_name_is_the_same_in_every_process(kernels):
     assert name_in_another_process() == kernels.name_of(kernels.kernel_of())
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"), [("OPT", "0"), ("BOUNDSCHECK", "1"), ("CUDA_DEBUGINFO", "1")]
-)
-def test_settings_of_the_compiler_are_in_a_name(kernels, setting, value):
-    other = name_in_another_process(**{f"NUMBA_{setting}": value})
-    assert other != kernels.name_of(kernels.kernel_of())
+def test_settings_of_the_compiler_are_in_a_name(kernels):
+    plain = {"NUMBA_OPT": "0"}
+    others = plain, {"NUMBA_BOUNDSCHECK": "1"}, plain | {"NUMBA_CUDA_DEBUGINFO": "1"}
+    names = {name_in_another_process(**settings) for settings in others}
+    assert len(names | {kernels.name_of(kernels.kernel_of())}) == 4
+
+
+@pytest.mark.parametrize("name, value", [("NAME", "another"), ("PACKAGES", ("cuda-core", "numpy"))])
+def test_the_compiler_and_its_version_are_in_a_name(kernels, monkeypatch, name, value):
+    from numnorm.backends.cuda.compiler import machine_code
+
+    before = kernels.name_of(kernels.kernel_of())
+    monkeypatch.setattr(machine_code.compiler, name, value)
+    machine_code._build.cache_clear()
+    other = kernels.name_of(kernels.kernel_of())
+    assert other.partition("/")[0] != before.partition("/")[0]
 
 
 def test_what_a_kernel_closes_over_is_in_its_name(kernels):
@@ -143,20 +155,20 @@ def test_a_kernel_with_an_unknown_part_is_not_kept(kernels):
 def test_a_launch_hands_over_plain_numbers(real_compiler, monkeypatch):
     from typing import NamedTuple
 
-    from numnorm.backends.cuda.compiler import target
+    from numnorm.backends.cuda.compiler import launches
 
     class Group(NamedTuple):
         address: int
         number: float
 
     launched = []
-    monkeypatch.setattr(target, "_device_count", lambda: 1)
-    monkeypatch.setattr(target, "_stream", lambda handle: f"stream {handle}")
-    monkeypatch.setattr(target, "LaunchConfig", lambda **options: options)
-    monkeypatch.setattr(target.Kernel, "_on", lambda kernel, device: f"kernel on {device}")
-    monkeypatch.setattr(target, "launch", lambda *arguments: launched.append(arguments))
+    monkeypatch.setattr(launches, "_device_count", lambda: 1)
+    monkeypatch.setattr(launches, "_stream", lambda handle: f"stream {handle}")
+    monkeypatch.setattr(launches, "LaunchConfig", lambda **options: options)
+    monkeypatch.setattr(launches.Kernel, "_on", lambda kernel, device: f"kernel on {device}")
+    monkeypatch.setattr(launches, "launch", lambda *arguments: launched.append(arguments))
     parameters = "address", (Group, ("address", "float32")), "float64"
-    kernel = target.Kernel(lambda x, group, eps: None, parameters, 128)
+    kernel = launches.Kernel(lambda x, group, eps: None, parameters, 128)
     kernel.launch(5, 7, 16, Group(32, 0.1), 0.2)
     ((stream, configuration, loaded, *numbers),) = launched
     assert (stream, loaded) == ("stream 7", "kernel on 0")

@@ -353,9 +353,9 @@ class _Device:
 # Numba
 
 
-def numba():
-    arrays = types.ModuleType("numba.cuda.cudadrv.devicearray")
-    cuda = types.ModuleType("numba.cuda")
+def numba(name="numba.cuda", home="numba.cuda"):
+    arrays = types.ModuleType(f"{home}.cudadrv.devicearray")
+    cuda = types.ModuleType(name)
     cuda.asked = []
 
     class DeviceNDArray:
@@ -405,7 +405,7 @@ def numba():
     cuda.default_stream = lambda: SimpleNamespace(handle=0)
     cuda.as_cuda_array = lambda array, sync: wrapped(array.host, array.number)
     cuda.take = lambda host, number=0, stream=0: wrapped(registered(host), number, stream)
-    return {"numba.cuda": cuda, "numba.cuda.cudadrv.devicearray": arrays}
+    return {name: cuda, f"{home}.cudadrv.devicearray": arrays}
 
 
 LIBRARIES = {"cupy": cupy, "torch": torch, "jax": jax, "numba": numba}

@@ -10,8 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from numba.cuda import compiler
-from numba.cuda.cudadrv import driver
+from cuda.core import Linker
+
+from numnorm.backends.cuda.compiler import machine_code
+from numnorm.backends.cuda.compiler.chosen import compiler
 
 _OPERATION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
 
@@ -20,10 +22,14 @@ _OPERATION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]
 def pretended_device(capability):
     """Compile for a compute capability, without a device."""
     device = SimpleNamespace(compute_capability=capability)
-    with (
-        mock.patch("numba.cuda.dispatcher.get_current_device", lambda: device),
-        mock.patch("numba.cuda.compiler.get_current_device", lambda: device),
-    ):
+    with contextlib.ExitStack() as stack:
+        if compiler.NAME == "numba-cuda":
+            for module in ("dispatcher", "compiler"):
+                place = f"numba.cuda.{module}.get_current_device"
+                stack.enter_context(mock.patch(place, lambda: device))
+        else:
+            # Without a device it asks for one, even if a compilation names its capability.
+            stack.enter_context(mock.patch("numba_cuda_mlir.tools._cached_cc", capability))
         yield device
 
 
@@ -34,42 +40,42 @@ def _disassembler():
     return "nvdisasm"
 
 
+class _TalkativeLinker:
+    """A linker of `cuda.core` that keeps what ptxas reports."""
+
+    log = ""
+
+    def __init__(self, *parts, options):
+        options.ptxas_options = ["-v"]
+        self._linker = Linker(*parts, options=options)
+
+    def link(self, kind):
+        code = self._linker.link(kind)
+        type(self).log = self._linker.get_info_log()
+        return code
+
+    def close(self):
+        self._linker.close()
+
+
 def report(kernel, capability):
     """Return the resources that ptxas reports of a kernel, and the counts of its operations."""
-    library, _ = compiler._compile_pyfunc_with_fixup(
-        kernel.function,
-        kernel.signature,
-        device=False,
-        abi="numba",
-        cc=capability,
-        launch_bounds=kernel.threads,
-        lto=False,
-    )
-    library._lto = True
-    library.needs_cudadevrt = library.use_cooperative  # where blocks wait for each other
-    full = (*capability, "a" if capability >= (9, 0) else "")
-    linker = driver._Linker(max_registers=None, cc=full, lto=True)
-    options = linker._get_linker_options
-
-    def verbose(ptx):
-        found = options(ptx)
-        found.ptxas_options = ["-v"]
-        return found
-
-    linker._get_linker_options = verbose
-    library._link_all(linker, full)
-    code = linker.complete().code
-    log = linker.info_log
+    with mock.patch.object(machine_code, "Linker", _TalkativeLinker):
+        name, code = machine_code.compiled(
+            kernel.function,
+            kernel.signature,
+            kernel.threads,
+            capability,
+            grid_barriers=getattr(kernel, "grid_barriers", False),
+        )
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(code)
         file.flush()
         listing = subprocess.run(
             [_disassembler(), file.name], capture_output=True, text=True, check=True
         ).stdout
-    log = log.decode() if isinstance(log, bytes) else log
-    own = _section(listing, re.search(r"Compiling entry function '(\S+)'", log).group(1))
-    operations = collections.Counter(match.group(1) for match in _OPERATION.finditer(own))
-    return {"operations": operations, **_resources(log)}
+    operations = collections.Counter(_OPERATION.findall(_section(listing, name)))
+    return {"operations": operations, **_resources(_TalkativeLinker.log)}
 
 
 def _section(listing, function):

@@ -5,10 +5,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from numba import cuda, types
 
 import numnorm.cuda
+from numnorm.backends.cuda.compiler.chosen import compiler
 
+cuda, types = compiler.cuda, compiler.types
 GALLERY = Path(__file__).parents[3] / "docs" / "gallery" / "fused_layer_norm.py"
 
 
@@ -20,6 +21,7 @@ def described(kernel, *parameters):
 
 def make_forward(norm, threads, slots, dtype, numbers):
     """Return a kernel of ReLU and a norm for rows of a warp or of a block; it saves nothing."""
+    normalize = norm.forward  # numba-cuda-mlir inlines what a kernel calls by a plain name
 
     @cuda.jit
     def forward(x, gamma, beta, y):
@@ -31,11 +33,11 @@ def make_forward(norm, threads, slots, dtype, numbers):
             if column < width:
                 values[k] = max(x[row, column], dtype(0))
         if numbers == 2:
-            norm.forward(values, width, gamma, beta, 1e-5)
+            normalize(values, width, gamma, beta, 1e-5)
         elif numbers == 1:
-            norm.forward(values, width, gamma, 1e-5)
+            normalize(values, width, gamma, 1e-5)
         else:
-            norm.forward(values, width, 1.0, 0.1, 1e-5)
+            normalize(values, width, 1.0, 0.1, 1e-5)
         for k in range(slots):
             column = cuda.threadIdx.x % threads + k * threads
             if column < width:
@@ -46,6 +48,7 @@ def make_forward(norm, threads, slots, dtype, numbers):
 
 def make_backward(norm, threads, slots, dtype, numbers):
     """Return a kernel of the gradient of a norm, one row a team."""
+    xhat, gradient = norm.xhat, norm.backward
 
     @cuda.jit
     def backward(dy, x, gamma, mean, rstd, dx):
@@ -59,13 +62,13 @@ def make_backward(norm, threads, slots, dtype, numbers):
                 values[k] = x[row, column]
                 grads[k] = dy[row, column]
         if numbers == 1:
-            norm.xhat(values, width, rstd[saved])
+            xhat(values, width, rstd[saved])
         else:
-            norm.xhat(values, width, mean[saved], rstd[saved])
+            xhat(values, width, mean[saved], rstd[saved])
         if numbers == 0:
-            norm.backward(grads, values, width, 1.0, 0.1, 1e-5, rstd[saved])
+            gradient(grads, values, width, 1.0, 0.1, 1e-5, rstd[saved])
         else:
-            norm.backward(grads, values, width, gamma, rstd[saved])
+            gradient(grads, values, width, gamma, rstd[saved])
         for k in range(slots):
             column = cuda.threadIdx.x % threads + k * threads
             if column < width:
@@ -97,7 +100,8 @@ def kernels():
             if slots <= 8:
                 taken = matrix, matrix, vector, saved, saved, matrix
                 yield f"user's {where}, backward", described(make_backward(*made), *taken)
-    yield from gallery_kernels()
+    if compiler.NAME == "numba-cuda":  # which the gallery imports
+        yield from gallery_kernels()
 
 
 def gallery_kernels():

@@ -60,7 +60,8 @@ def as_float_array(name: str, value: Any) -> DeviceArray:
     """Return a caller's array, checked to be on a device and of a float dtype."""
     library = library_of(type(value))  # type: ignore[arg-type]  # types are hashable
     if library is None:
-        supported = ", ".join(["numpy.ndarray", *(library.label for library in LIBRARIES)])
+        labels = dict.fromkeys(library.label for library in LIBRARIES)
+        supported = ", ".join(["numpy.ndarray", *labels])
         raise TypeError(f"{name} must be one of {supported}, got {_kind(value)}")
     signature = library.signature(value)
     known = _CHECKED.get((library.package, signature))

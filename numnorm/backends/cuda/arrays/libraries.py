@@ -314,14 +314,17 @@ class _Torch(ArrayLibrary):
 
 
 class _Numba(ArrayLibrary):
-    """Its arrays may carry a stream; an array without one uses the default stream.
+    """Numba's arrays, of numba-cuda or numba-cuda-mlir.
 
-    Its transpose supports only matrices, and its assignment waits for the default stream unless a
-    stream is named.
+    They may carry a stream; an array without one uses the default stream. Its transpose supports
+    only matrices, and its assignment waits for the default stream unless a stream is named.
     """
 
-    package, type_name = "numba.cuda.cudadrv.devicearray", "DeviceNDArray"
+    type_name = "DeviceNDArray"
     carries_stream = True
+
+    def __init__(self, cuda: str, home: str) -> None:
+        self._name, self.package = cuda, f"{home}.cudadrv.devicearray"
 
     @property
     def label(self) -> str:
@@ -329,7 +332,7 @@ class _Numba(ArrayLibrary):
 
     @property
     def _cuda(self) -> Any:
-        return sys.modules["numba.cuda"]
+        return sys.modules[self._name]
 
     def signature(self, array: Any) -> Any:
         own = array.strides, self.device(array), self.stream(array)
@@ -487,7 +490,13 @@ class _Jax(ArrayLibrary):
         return super().statistic_name(name) if wide else "float32"
 
 
-LIBRARIES = (_CuPy(), _Torch(), _Jax(), _Numba())
+LIBRARIES = (
+    _CuPy(),
+    _Torch(),
+    _Jax(),
+    _Numba("numba.cuda", "numba.cuda"),
+    _Numba("numba_cuda_mlir.cuda", "numba_cuda_mlir.numba_cuda"),
+)
 
 
 @functools.lru_cache(maxsize=256)

@@ -18,12 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from cuda.core import Linker, LinkerOptions, ObjectCode
-from numba import cuda
-from numba.cuda import config
-from numba.cuda.cudadrv import libs
-from numba.cuda.dispatcher import CUDADispatcher
-from numba.cuda.extending import _Intrinsic
 
+from numnorm.backends.cuda.compiler.chosen import compiler
 from numnorm.backends.kernel_files import files
 from numnorm.backends.kernel_files.folders import folder_to_write, folders
 from numnorm.backends.sources import Sources
@@ -60,14 +56,11 @@ def compiled(
 
     `grid_barriers` says whether the blocks wait for each other.
     """
+    libraries = [device_runtime()] if grid_barriers else []
+    code = compiler.compiled(function, signature, threads, capability, libraries)
     # Optimized once more at link time, kernels take fewer registers, and more of them run at once.
-    code, _ = cuda.compile(
-        function, signature, device=False, abi="numba", cc=capability, launch_bounds=threads,
-        output="ltoir",
-    )  # fmt: skip
     parts = [ObjectCode.from_ltoir(code)]
-    if grid_barriers:
-        parts.append(ObjectCode.from_library(device_runtime().read_bytes()))
+    parts += [ObjectCode.from_library(library.read_bytes()) for library in libraries]
     architecture = f"sm_{capability[0]}{capability[1]}"
     options = LinkerOptions(arch=architecture, link_time_optimization=True)
     linker = Linker(*parts, options=options)
@@ -81,15 +74,14 @@ def compiled(
 
 def device_runtime() -> Path:
     """Return the path of CUDA's library for grid barriers, which some installations lack."""
-    return Path(libs.get_cudalib("cudadevrt", static=True))
+    return Path(compiler.libs.get_cudalib("cudadevrt", static=True))
 
 
 # Files
 
 _SOURCES = Sources(("backends/contract", "backends/cuda", "backends/formulas", "norms"))
-_LIBRARIES = ("numba", "llvmlite", "numba_cuda")
 _LINKERS = ("cuda-core", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
-# The settings of numba-cuda that change machine code.
+# The settings of both compilers that change machine code.
 _SETTINGS = ("BOUNDSCHECK", "CUDA_DEBUGINFO_DEFAULT", "DEBUG_JIT", "DEBUG_NRT", "OPT")
 
 
@@ -120,7 +112,7 @@ def save(name: str, code: MachineCode) -> None:
 
 
 def _record_origin(folder: Path) -> None:
-    files.record_origin(folder, "CUDA", _SOURCES, _LIBRARIES)
+    files.record_origin(folder, "CUDA", _SOURCES, compiler.PACKAGES)
 
 
 def file_name(kernel: Any, capability: tuple[int, int]) -> str | None:
@@ -149,9 +141,9 @@ def _build() -> str | None:
     token = _SOURCES.token()
     if token is None:
         return None
-    versions = [_version(package) for package in (*_LIBRARIES, *_LINKERS)]
-    settings = [repr(getattr(config, name)) for name in _SETTINGS]
-    parts = token, versions, sys.version, settings
+    versions = [_version(package) for package in (*compiler.PACKAGES, *_LINKERS)]
+    settings = [repr(getattr(compiler.config, name)) for name in _SETTINGS]
+    parts = token, compiler.NAME, versions, sys.version, settings
     return f"cuda-{hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()}"
 
 
@@ -161,9 +153,9 @@ def _content(value: Any, seen: dict[int, int]) -> Any:
     A function is its place in the sources and what it closes over. `seen` numbers the functions
     that were met, so that each is looked at once.
     """
-    if isinstance(value, CUDADispatcher):
+    if isinstance(value, compiler.Dispatcher):
         value = value.py_func
-    elif isinstance(value, _Intrinsic):
+    elif isinstance(value, compiler.Intrinsic):
         value = value._defn
     code = getattr(value, "__code__", None)
     if code is not None:

@@ -243,12 +243,15 @@ def make_broadcast_sums(
             number, part = own(thread, sizes)
             origin, of_all = kept_places(number, kept)
             first, second = _ZERO, _ZERO
-            for term in range(part, sizes.terms, sizes.parts):
+            # A range of an unknown step takes a division, and in numba-cuda-mlir atomic operations.
+            term = part
+            while term < sizes.terms:
                 offset, along = summed_places(term, summed)
                 at = origin + offset
                 if not is_left_out(left_out, at):
                     product, plain = terms_of(x, dy, centre, at, of_all + along)
                     first, second = first + product, second + plain
+                term += sizes.parts
             cell = part * sizes.sums + number
             _store(table, cell, first)
             _store(table, sizes.sums * sizes.parts + cell, second)
