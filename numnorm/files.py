@@ -18,7 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-# Opens regular files and folders alone, in folders that others may write to
+from numnorm.operating_system import WINDOWS, lock, open_folder, rename
+
+# Opens regular files alone, in folders that others may write to
 
 
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)  # Windows has neither
@@ -58,30 +60,6 @@ def open_regular(path: Path | str, mode: str = "rb", *, links: bool = False) -> 
     return cast(BinaryIO, open(path, mode, opener=opener))
 
 
-def open_folder(path: Path | str) -> int | None:
-    """Open a folder; links are not followed.
-
-    Parameters
-    ----------
-    path : Path or str
-        The folder.
-
-    Returns
-    -------
-    int or None
-        A file descriptor for the caller to close; None on systems that have none for folders.
-
-    Raises
-    ------
-    OSError
-        If it is no folder, or cannot be opened.
-    """
-    if hasattr(os, "O_DIRECTORY"):
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_LINKS)
-    os.listdir(path)
-    return None
-
-
 def address(number: int | None, path: Path) -> Path:
     """Return a path to an open folder that leads to it whatever becomes of its name.
 
@@ -105,11 +83,6 @@ def address(number: int | None, path: Path) -> Path:
     return path
 
 
-try:
-    import fcntl
-except ImportError:  # on Windows an open file cannot be removed anyway
-    fcntl = None  # type: ignore[assignment]
-
 _MARK = ".numnorm-"
 _TEMPORARY = re.compile(re.escape(_MARK).join([r"(.*)", r"[0-9a-f]{12}\.tmp"]), re.DOTALL)
 _MOST = 50
@@ -117,6 +90,8 @@ _MOST = 50
 _DIGITS = 7
 """Hexadecimal digits of the hash that takes the place of the rest of a longer name."""
 _MIB = 2**20
+_RENAMED_WITHIN = 60.0
+"""Seconds after its last change that a whole file has its final name, on Windows."""
 _PATIENCE = 10.0
 """Seconds to wait for other processes that look into the same folder."""
 
@@ -158,7 +133,7 @@ def replacing(path: Path, *, unchanged: bool = False) -> Iterator[BinaryIO]:
         with open(temporary, "x+b", opener=_creator(target)) as file:
             # Some file systems have no locks: what is left on them stays.
             with contextlib.suppress(OSError):
-                lock(file)
+                lock(file.fileno())
             _remove_leftovers(temporary, os.fstat(file.fileno()).st_uid)
             yield file
             file.flush()
@@ -170,10 +145,10 @@ def replacing(path: Path, *, unchanged: bool = False) -> Iterator[BinaryIO]:
                 place = file.fileno() if os.chmod in os.supports_fd else temporary
                 os.chmod(place, stat.S_IMODE(target.stat().st_mode))
             # While it is locked: other calls remove temporary files that are not.
-            if os.name != "nt":
-                os.replace(temporary, target)
-        if os.name == "nt":  # Windows renames no open file
-            os.replace(temporary, target)
+            if not WINDOWS:
+                rename(temporary, target)
+        if WINDOWS:
+            rename(temporary, target)
     except OSError as error:
         # An error of an open file does not name the file, and others name the temporary one.
         if error.filename is None or str(error.filename) == str(temporary):
@@ -273,10 +248,12 @@ def _remove_leftovers(own: Path, owner: int) -> None:
         # It may be one that is being written, which is locked.
         with contextlib.suppress(OSError):
             with open_regular(path, "r+b") as file:
-                lock(file)
+                lock(file.fileno())
                 status = os.fstat(file.fileno())
-            # An empty one may be so new that it is not locked yet.
-            if status.st_size and status.st_uid == owner:
+            # An empty one may be so new that it is not locked yet, and on Windows a full one is
+            # unlocked before it is renamed.
+            is_new = WINDOWS and time.time() - status.st_mtime < _RENAMED_WITHIN
+            if status.st_size and status.st_uid == owner and not is_new:
                 path.unlink()
                 logging.getLogger("numnorm").warning(
                     "removed %s (%.1f MiB), which a killed process left",
@@ -285,24 +262,12 @@ def _remove_leftovers(own: Path, owner: int) -> None:
                 )
 
 
-def lock(file: BinaryIO) -> None:
-    """Lock a file while it is open; raise OSError if it is locked.
-
-    Parameters
-    ----------
-    file : BinaryIO
-        The file.
-    """
-    if fcntl is not None:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Wait until no other process is in such a block for the same folder.
 
-    Without locks, or after ten seconds, the block begins all the same: it is for things that last
-    milliseconds, and another user could hold the lock for ever.
+    On Windows, without locks, or after ten seconds, the block begins all the same: it is for things
+    that last milliseconds, and another user could hold the lock for ever.
 
     Parameters
     ----------
@@ -314,9 +279,9 @@ def alone_in(folder: Path) -> Iterator[None]:
     None
     """
     with contextlib.ExitStack() as stack:
-        if fcntl is not None:
-            with contextlib.suppress(OSError):
-                number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(OSError):
+            number = open_folder(folder, links=True)
+            if number is not None:
                 stack.callback(os.close, number)
                 _wait_for_lock(number)
         yield
@@ -326,7 +291,7 @@ def _wait_for_lock(number: int) -> None:
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(number)
             return
         except BlockingIOError:
             if time.monotonic() > deadline:

@@ -4,13 +4,13 @@ The operating system zeroes fresh memory page by page, which takes longer than t
 much.
 """
 
-import os
 import threading
 from typing import Any
 
 import numpy as np
 
 from numnorm.arguments import check_integer
+from numnorm.operating_system import at_fork
 
 Array = np.ndarray[Any, Any]
 
@@ -99,9 +99,8 @@ POOL = MemoryPool()
 # Scratch memory of recurrent cells: without it, page faults dominate short sequences.
 WORKING_MEMORY = MemoryPool(1 << 27)
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=POOL.forget_threads)
-    os.register_at_fork(after_in_child=WORKING_MEMORY.forget_threads)
+at_fork(after_in_child=POOL.forget_threads)
+at_fork(after_in_child=WORKING_MEMORY.forget_threads)
 
 
 def set_memory_pool(nbytes: int) -> int:

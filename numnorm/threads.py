@@ -1,6 +1,5 @@
-"""The setting of how many threads a call may use, and the number of usable processors."""
+"""The setting of how many threads a call may use."""
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,13 +9,6 @@ from numnorm.arguments import check_integer
 
 # The most threads that a call may use.
 limit: ContextVar[int] = ContextVar("limit", default=sys.maxsize)
-
-
-def usable_processors() -> int:
-    """Return how many processors the affinity of the calling thread allows."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def num_threads(count: int) -> AbstractContextManager[None]:

@@ -1,11 +1,12 @@
 """New arrays in nopython code, large ones on huge pages as NumPy's are."""
 
-import sys
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils
 from numba.np import arrayobj
+
+from numnorm.operating_system import LINUX
 
 # NumPy's own threshold.
 _HUGE_LEAST_BYTES = 1 << 22
@@ -16,7 +17,7 @@ _MADV_HUGEPAGE = 14
 def new_array(context: Any, builder: Any, kind: Any, shape: list[Any]) -> Any:
     """Return the struct of an uninitialized C-contiguous array."""
     array = arrayobj._empty_nd_impl(context, builder, kind, shape)
-    if sys.platform == "linux":
+    if LINUX:
         _advise_huge_pages(builder, array)
     return array
 

@@ -5,9 +5,10 @@ A parent's thread that was compiling does not exist there either and would never
 compiler lock. So a fork takes that lock first and releases it in both processes.
 """
 
-import os
 import sys
 from typing import Any
+
+from numnorm.operating_system import at_fork
 
 _threads_are_gone = False
 _lock: Any = None
@@ -39,9 +40,8 @@ def _after_fork_in_child() -> None:
     _release_compilation()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_hold_compilation,
-        after_in_parent=_release_compilation,
-        after_in_child=_after_fork_in_child,
-    )
+at_fork(
+    before=_hold_compilation,
+    after_in_parent=_release_compilation,
+    after_in_child=_after_fork_in_child,
+)

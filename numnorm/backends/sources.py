@@ -7,8 +7,21 @@ from collections.abc import Iterable
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
+def holder(package: str) -> str:
+    """Return the folder of a package, or the zip archive in which it lies."""
+    path = package
+    while path and not os.path.exists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path if os.path.isfile(path) else package
+
+
 def _files(package: str, folders: Iterable[str]) -> list[str]:
-    """Return every source file of some folders of a package; one of them may be a file itself."""
+    """Return every source file of some folders of a package; one of them may be a file itself.
+
+    Of a package in a zip archive it is the archive.
+    """
+    if holder(package) != package:
+        return [holder(package)]
     paths = [os.path.join(package, *folder.split("/")) for folder in folders]
     walks = (entry for path in paths for entry in os.walk(path))
     inside = (os.path.join(folder, name) for folder, _, names in walks for name in names)
@@ -37,8 +50,7 @@ class Sources:
     def token(self) -> str | None:
         """Return a hash of the sources, or None if it could differ from that of the loaded code.
 
-        It could if the sources have changed since then, or if there are none (a zip archive, or
-        bytecode alone).
+        It could if the sources have changed since then, or if there are none (bytecode alone).
         """
         if not any(self._stamps) or list(map(_stamps, self.folders)) != self._stamps:
             return None

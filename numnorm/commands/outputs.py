@@ -28,13 +28,12 @@ from numnorm.files import (
     address,
     alone_in,
     identity,
-    lock,
-    open_folder,
     open_regular,
     replacing,
     temporary_name,
     temporary_of,
 )
+from numnorm.operating_system import WINDOWS, lock, open_folder, own_number, rename, sync
 
 NEW = "new"
 """The name of the new output within the temporary directory."""
@@ -241,8 +240,8 @@ def appearing_directory(path: Path, resume: bool) -> Iterator[Path]:
             if before is not None:
                 shutil.copymode(target, work.place / NEW)
             if target.is_dir():  # which cannot be replaced in one step
-                os.rename(target, work.place / _OLD)
-            os.replace(work.place / NEW, target)
+                rename(target, work.place / _OLD)
+            rename(work.place / NEW, target)
             keep = False
         except OSError as error:
             if str(error.filename).startswith(str(work.place)):
@@ -287,11 +286,17 @@ class Temporary:
         Its name, which another user may have given to something else by now.
     number : int, optional
         Its file descriptor, where the system has some for directories.
+
+    Attributes
+    ----------
+    locked : BinaryIO, optional
+        The open file in it that this process has locked.
     """
 
     def __init__(self, path: Path, number: int | None) -> None:
         self.path = path
         self.place = address(number, path)
+        self.locked: BinaryIO | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -307,7 +312,7 @@ class Temporary:
             Its name.
         """
         if (self.place / _OLD).exists() and not target.exists():
-            os.rename(self.place / _OLD, target)
+            rename(self.place / _OLD, target)
 
     def remove(self) -> None:
         """Remove it: the lock last, so that it is known until then.
@@ -319,6 +324,8 @@ class Temporary:
             for entry in sorted(entries, key=lambda entry: entry.is_dir(follow_symlinks=False)):
                 is_folder = entry.is_dir(follow_symlinks=False)
                 shutil.rmtree(entry.path) if is_folder else os.unlink(entry.path)
+            if WINDOWS and self.locked is not None:
+                self.locked.close()
             (self.place / _LOCK).unlink()
             self.path.rmdir()  # which never removes anything but an empty one
 
@@ -354,6 +361,7 @@ def _claimed(path: Path, stack: ExitStack) -> list[Temporary]:
                 file = stack.enter_context(open_regular(work.place / _LOCK, "r+b"))
                 if _is_own(file.fileno(), target.parent) and json.load(file) == _mark(target):
                     _take(file, path)
+                    work.locked = file
                     found.append(work)
             except FileNotFoundError:  # of a process that had just begun
                 with contextlib.suppress(OSError):
@@ -385,7 +393,7 @@ def _remove_leftovers(left: list[Temporary]) -> None:
 def _take(file: BinaryIO, path: Path) -> None:
     """Lock the file of a run; raise if the run is not over."""
     try:
-        lock(file)
+        lock(file.fileno())
     except BlockingIOError as error:
         raise CommandError(f"another process is writing {path}") from error
     except OSError:  # some file systems have no locks
@@ -400,14 +408,12 @@ def _made(target: Path, stack: ExitStack) -> Temporary:
     # In the place of the new one there may be another by now. An empty one of this user is as good.
     if work is None or os.listdir(work.place):
         raise CommandError(f"another user has taken {path}")
-    file = open(work.place / _LOCK, "x+b")  # noqa: SIM115
+    work.locked = file = open(work.place / _LOCK, "x+b")  # noqa: SIM115
     stack.callback(file.close)
     with contextlib.suppress(OSError):
-        lock(file)
+        lock(file.fileno())
     file.write(json.dumps(_mark(target)).encode())
     file.flush()
-    if os.name == "nt":  # Windows removes no open file
-        file.close()
     return work
 
 
@@ -438,7 +444,7 @@ def _is_own(number: int, folder: Path) -> bool:
     On some file systems of networks that is not the user of this process.
     """
     owner = os.fstat(number).st_uid
-    if not hasattr(os, "geteuid") or owner == os.geteuid():
+    if own_number() in (owner, None):
         return True
     with tempfile.TemporaryFile(dir=folder) as file:
         return owner == os.fstat(file.fileno()).st_uid
@@ -449,14 +455,4 @@ def _settle(output: Path) -> None:
     for leftover in output.rglob(_PARTIAL):
         leftover.unlink(missing_ok=True)
     with ThreadPoolExecutor(_SYNCING) as pool:
-        list(pool.map(_sync, [output, *output.rglob("*")]))
-
-
-def _sync(path: Path) -> None:
-    # A directory cannot be opened on Windows, and not every file system syncs one.
-    with contextlib.suppress(OSError):
-        number = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+        list(pool.map(sync, [output, *output.rglob("*")]))

@@ -9,6 +9,7 @@ import ml_dtypes
 import moving_reference as reference
 import numpy as np
 import pytest
+from accuracy_cases import needs_wide_longdouble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moving_checks import checked_exponential, exponential_gradient
@@ -38,6 +39,7 @@ def test_2000_calls_agree_with_the_definition(dtype, data):
     checked_exponential(numnorm, data, dtype)
 
 
+@needs_wide_longdouble
 @pytest.mark.parametrize("adjust", [False, True])
 @pytest.mark.parametrize("alpha", [0.01, 0.5, 1.0])
 def test_definitions_by_weights_and_by_recursion_agree(alpha, adjust):

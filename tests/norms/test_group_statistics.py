@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from accuracy_cases import needs_wide_longdouble
 
 import numnorm
 
@@ -85,6 +86,7 @@ def check_random_sequences(number):
             np.testing.assert_allclose(y[labels == name], np.float64(expected), **near)
 
 
+@needs_wide_longdouble
 def test_any_sequences_have_the_statistics_of_the_definition():
     for number in range(50):
         check_random_sequences(number)
@@ -232,6 +234,7 @@ def check_random_prior(number):
     np.testing.assert_allclose(np.concatenate(parts), np.float64(expected), rounding, rounding)
 
 
+@needs_wide_longdouble
 def test_any_stream_with_a_prior_agrees_with_the_definition():
     for number in range(50):
         check_random_prior(number)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from accuracy_cases import needs_wide_longdouble
 from kernels import full
 
 import numnorm
@@ -68,6 +69,7 @@ def assert_near(found, expected, tolerance, scale=0.0):
     np.testing.assert_allclose(found, expected.astype(np.float64), 0, tolerance * scale)
 
 
+@needs_wide_longdouble
 @full
 @pytest.mark.parametrize("offset", [0.0, 1e9])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

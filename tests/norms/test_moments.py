@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import reference
+from accuracy_cases import needs_wide_longdouble
 
 import numnorm
 
@@ -96,6 +97,7 @@ def test_no_offset_costs_the_variance_digits(offset, shape):
     np.testing.assert_allclose(numnorm.batch_norm(x, eps=0), x - offset, rtol=8 * EPS64)
 
 
+@needs_wide_longdouble
 @pytest.mark.parametrize("way", WAYS)
 def test_chunks_around_different_offsets(way):
     chunks = [draw(np.float64, offset, rows) for offset, rows in [(1e7, 3), (0, 50), (-1e4, 8)]]

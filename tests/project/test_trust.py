@@ -71,6 +71,16 @@ def test_classifiers_name_the_versions_of_python_that_are_tested():
     assert all(name in text_of("docs/install.md") for name in named)
 
 
+def test_hosted_runners_have_the_oldest_and_the_newest_python():
+    (workflow,) = (ROOT / ".github/workflows").glob("*.yml")
+    jobs = yaml.safe_load(workflow.read_text("utf-8"))["jobs"]
+    pythons = constant("noxfile.py", "PYTHONS")
+    assert jobs["tests"]["strategy"]["matrix"]["python"] == [pythons[0], pythons[-1]]
+    for job in ("tests", "installed"):
+        systems = jobs[job]["strategy"]["matrix"]["os"]
+        assert systems == ["ubuntu-latest", "macos-latest", "windows-latest"]
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_file_is_linked_from_the_readme_and_on_the_site(name):
     assert (ROOT / name).is_file()

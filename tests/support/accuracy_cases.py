@@ -66,7 +66,7 @@ CONSTANTS = {
 }
 
 needs_wide_longdouble = pytest.mark.skipif(
-    not reference.LONGDOUBLE_IS_WIDER, reason="1e400 needs a wide longdouble"
+    not reference.LONGDOUBLE_IS_WIDER, reason="the definition needs a wide longdouble"
 )
 
 

@@ -5,7 +5,6 @@ The files of one build of numnorm for one backend and processor share a folder i
 
 import contextlib
 import functools
-import tempfile
 from pathlib import Path
 
 from numba.core import config
@@ -13,6 +12,10 @@ from numba.misc.appdirs import AppDirs
 
 from numnorm.backends.kernel_files.trust import is_link_of_another, reason_against
 from numnorm.backends.sources import PACKAGE
+from numnorm.operating_system import check_new_files
+
+_LONGEST = 128
+"""At least the characters that a kernel being written adds to the path of such a folder."""
 
 
 @functools.cache
@@ -50,6 +53,6 @@ def _is_writable(folder: Path, build: str | None) -> bool:
         if is_link_of_another(folder) or is_link_of_another(place):
             return False
         place = place if place.exists() else folder
-        with tempfile.TemporaryFile(dir=place):
-            return place == folder or reason_against(place.stat()) is None
+        check_new_files(place, _LONGEST)
+        return place == folder or reason_against(place.stat()) is None
     return False

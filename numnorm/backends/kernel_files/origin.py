@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
-from numnorm.backends.sources import PACKAGE, Sources, hash_of_sources
+from numnorm.backends.sources import PACKAGE, Sources, hash_of_sources, holder
 
 
 def content(processor: str, sources: Sources, libraries: tuple[str, ...]) -> bytes:
@@ -46,7 +46,10 @@ def is_stale(origin: dict[str, Any], trusted: bool) -> bool:
     """
     here = bool(origin["host"] == platform.node())
     libraries = origin["libraries"]
-    paths = [origin["package"], *(os.path.join(v["folder"], k) for k, v in libraries.items())]
+    paths = [
+        holder(origin["package"]),
+        *(os.path.join(v["folder"], k) for k, v in libraries.items()),
+    ]
     paths += [origin["interpreter"]] * bool(origin["interpreter"])
     if not all(map(os.path.exists, paths)):
         return here

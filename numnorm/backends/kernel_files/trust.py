@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 
 from numnorm.files import open_regular
+from numnorm.operating_system import own_number
 
 _WRITABLE_BY_OTHERS = 0o022
 _said = False
@@ -15,7 +16,7 @@ def reason_against(status: os.stat_result) -> str | None:
 
     Where users have no numbers, as on Windows, it is always None.
     """
-    if not hasattr(os, "geteuid"):
+    if own_number() is None:
         return None
     if not _is_of_trusted(status):
         return f"belongs to user {status.st_uid}"
@@ -35,7 +36,8 @@ def is_link_of_another(path: Path) -> bool:
 
 def _is_of_trusted(status: os.stat_result) -> bool:
     """Return whether something belongs to this user or root; True where users have no numbers."""
-    return not hasattr(os, "geteuid") or status.st_uid in (0, os.geteuid())
+    own = own_number()
+    return own is None or status.st_uid in (0, own)
 
 
 def read_trusted(path: Path) -> bytes | None:

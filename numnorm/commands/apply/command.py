@@ -21,6 +21,7 @@ from numnorm.commands.apply.run import BLOCK_SIZE, apply
 from numnorm.commands.outputs import check_file, is_begun
 from numnorm.commands.terminal import CommandError, CommandParser
 from numnorm.derived import parameter_texts, parameters_of
+from numnorm.operating_system import WINDOWS
 
 _DESCRIPTION = """\
 Normalize the array in INPUT and write the result to OUTPUT. Each is an .npy file, a directory of
@@ -295,11 +296,15 @@ def _check_paths(arguments: Namespace) -> None:
         for role, path in read.items():
             if path is None:
                 continue
-            same = target.exists() and path.exists() and os.path.samefile(path, target)
+            same = one_file = target.exists() and path.exists() and os.path.samefile(path, target)
             if same and (name, role) == ("output", "input") and module is source:
                 same = module.is_same(arguments.input, arguments.output)
             if same:
                 raise CommandError(f"the {name} {target} is the {role}: it would be overwritten")
+            if one_file and WINDOWS:
+                raise CommandError(
+                    f"the {name} {target} is the file of the {role}: Windows replaces no open file"
+                )
             inner = Path(os.path.realpath(path))
             outer = Path(os.path.realpath(target))
             if outer in inner.parents:

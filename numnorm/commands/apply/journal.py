@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from numnorm.commands.apply.formats.protocol import Array
 from numnorm.commands.apply.statistics import load_statistics, write_statistics
 from numnorm.commands.terminal import CommandError
+from numnorm.operating_system import rename
 
 _STATES = 3
 """How many states are kept: of a box that is written, of one being written, and of the next."""
@@ -181,4 +181,4 @@ def _whole(path: Path) -> Iterator[BinaryIO]:
     partial = path.with_suffix(".partial")
     with open(partial, "wb") as file:
         yield file
-    os.replace(partial, path)
+    rename(partial, path)

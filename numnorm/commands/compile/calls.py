@@ -24,8 +24,8 @@ from numnorm.derived import parameters_of
 from numnorm.layouts import RowLayout
 from numnorm.norms.declared import SPECS
 from numnorm.norms.spec import COUNTING, NormSpec
+from numnorm.operating_system import most_processes, usable_processors
 from numnorm.rnn import cells as rnn_cells
-from numnorm.threads import usable_processors
 
 _WITH_KERNELS = {spec.name: spec for spec in SPECS if spec.norm or spec.family == "channels"}
 
@@ -301,7 +301,7 @@ def compile_ahead(jobs: Sequence[Job], processes: int) -> None:
     if not jobs:
         return
     context = multiprocessing.get_context("spawn")
-    processes = min(processes, len(jobs))
+    processes = most_processes(min(processes, len(jobs)))
     pool = ProcessPoolExecutor(processes, context, initializer=_end_with_others)
     try:
         with progress_bar("compiling", len(jobs)) as done:

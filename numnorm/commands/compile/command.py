@@ -8,7 +8,7 @@ from pathlib import Path
 
 from numnorm.commands.compile import calls, folders
 from numnorm.commands.terminal import CommandError, CommandParser
-from numnorm.threads import usable_processors
+from numnorm.operating_system import usable_processors
 
 _DESCRIPTION = """\
 Compile the kernels of norms ahead, in parallel processes, so that no call has to wait for the

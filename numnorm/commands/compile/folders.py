@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numnorm.files import address, open_folder, open_regular
+from numnorm.files import address, open_regular
+from numnorm.operating_system import open_folder
 
 _HOUR = 3600.0
 """In seconds; whatever is being written is younger."""

@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import os
 import platform
-import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numnorm
 from numnorm.commands.doctor import selftest
 from numnorm.commands.terminal import CommandParser, one_line
+from numnorm.operating_system import WINDOWS
 
 _DESCRIPTION = """\
 Show the versions, the processor, threads, BLAS, cache and GPU that numnorm meets here, one
@@ -180,7 +180,7 @@ def gpu() -> Iterator[Fact]:
 
 def _devices() -> str:
     """Return the names of the GPUs from the driver, which every GPU has and which loads fast."""
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    name = "nvcuda.dll" if WINDOWS else "libcuda.so.1"
     try:
         driver = ctypes.CDLL(name)
     except OSError:

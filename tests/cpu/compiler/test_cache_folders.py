@@ -3,12 +3,16 @@
 import json
 import os
 import pickle
+import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 from every_call import COMPILED
 from package_copy import sealed
+
+from numnorm.backends.kernel_files import origin
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 
@@ -55,6 +59,24 @@ def test_in_the_cache_of_the_user_where_the_package_is_not_writable(copy, compil
     assert copy.call("half", NUMBA_CACHE_DIR=None, **homes) == (result, True)
     assert len(list(home.rglob("*.bin"))) == 1
     assert copy.call("half", NUMBA_CACHE_DIR=None, **homes) == (result, False)
+
+
+def test_a_package_in_a_zip_archive(copy, compiled, tmp_path):
+    _, result = compiled
+    archive = Path(shutil.make_archive(tmp_path / "archive", "zip", copy.package.parent, "numnorm"))
+    copy.package = archive / "numnorm"
+    copy.environment["PYTHONPATH"] = str(archive)
+    for was_compiled in (True, False):
+        assert copy.call("half") == (result, was_compiled)
+    (record,) = copy.kernels.rglob("origin-*.json")
+    recorded = json.loads(record.read_text("utf-8"))
+    assert not origin.is_stale(recorded, trusted=True)
+    with zipfile.ZipFile(archive, "a") as file:
+        file.writestr("numnorm/another.py", "")
+    assert origin.is_stale(recorded, trusted=True)
+    assert copy.call("half") == (result, True)
+    archive.unlink()
+    assert origin.is_stale(recorded, trusted=True)
 
 
 # A superuser may write anywhere. Without capabilities it may not, if the permissions forbid it.

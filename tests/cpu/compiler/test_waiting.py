@@ -23,7 +23,7 @@ def messages(monkeypatch, caplog):
 
 
 def test_it_comes_while_the_kernel_is_compiled(messages):
-    waiting.begin("kernel.float32", FOLDER)
+    waiting.begin("kernel.float32", f"kept in {FOLDER}")
     assert messages() == []
     deadline = time.monotonic() + 10
     while not messages() and time.monotonic() < deadline:
@@ -33,7 +33,7 @@ def test_it_comes_while_the_kernel_is_compiled(messages):
     assert "kept in cache" in message
     assert "`python -m numnorm compile`" in message
     waiting.end("kernel.float32")
-    waiting.begin("another", FOLDER)
+    waiting.begin("another", f"kept in {FOLDER}")
     time.sleep(0.1)
     assert messages() == [message]
 

@@ -94,6 +94,15 @@ def is_kept() -> bool:
     return directory() is not None and SOURCES.token() is not None
 
 
+def _fate() -> str:
+    """Return what becomes of a kernel that is compiled now, for a message."""
+    if is_kept():
+        return f"kept in {directory()}"
+    if directory() is None:
+        return "not kept, as no folder of the cache is writable"
+    return "not kept, as their sources are not here"
+
+
 def build(processor: tuple[str, ...]) -> str | None:
     """Return the name of the folder with this build's kernels for a processor.
 
@@ -151,7 +160,7 @@ class KernelCache(_Cache):
                     return loaded
         if _only_load:
             raise NotCached(self._name)
-        waiting.begin(self._name, directory())
+        waiting.begin(self._name, _fate())
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:

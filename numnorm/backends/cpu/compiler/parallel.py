@@ -9,7 +9,6 @@ than a serial call takes. No system call tells this beforehand: the time that ca
 
 import functools
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import numba
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel, launcher_address
 from numnorm.backends.cpu.compiler.threads import available
+from numnorm.operating_system import at_fork
 
 # Whether parallel calls of a kernel are the faster ones
 
@@ -80,8 +80,7 @@ def _after_fork_in_child() -> None:
     _workqueue_lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork(after_in_child=_after_fork_in_child)
 
 
 def run(kernel: Kernel, arguments: tuple[Any, ...], work: int, parts: int) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 import numba
 
 from numnorm.backends.forking import threads_are_gone
-from numnorm.threads import limit, usable_processors
+from numnorm.operating_system import usable_processors
+from numnorm.threads import limit
 
 _NO_LIMIT = sys.maxsize
 
@@ -56,7 +57,7 @@ def _quotas(root: Path, membership: Path) -> Iterator[float]:
     """Yield the quota, in processors, of each control group with one that holds the process."""
     try:
         lines = membership.read_text().splitlines()
-    except OSError:  # not Linux
+    except OSError:  # macOS and Windows have no control groups
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)

@@ -1,9 +1,9 @@
 """A message through `logging` for the one who waits for the compiler."""
 
-import os
 import threading
 import time
-from pathlib import Path
+
+from numnorm.operating_system import at_fork
 
 _DELAY = 2.0
 """The seconds of compiling in this process after which it says so, once."""
@@ -15,15 +15,15 @@ _kernel = ""
 _since = 0.0
 
 
-def begin(kernel: str, folder: Path | None) -> None:
-    """Note that a kernel is being compiled, to be kept in a folder.
+def begin(kernel: str, fate: str) -> None:
+    """Note that a kernel is being compiled, and what becomes of it.
 
     Do nothing while another kernel is being compiled, which then contains it.
     """
     global _timer, _kernel, _since
     if _timer is None and not _said:
         _kernel, _since = kernel, time.monotonic()
-        _timer = threading.Timer(max(_left, 0.0), _say, (kernel, folder))
+        _timer = threading.Timer(max(_left, 0.0), _say, (kernel, fate))
         _timer.daemon = True
         _timer.start()
 
@@ -37,17 +37,16 @@ def end(kernel: str) -> None:
         _left -= time.monotonic() - _since
 
 
-def _say(kernel: str, folder: Path | None) -> None:
+def _say(kernel: str, fate: str) -> None:
     global _said
     import logging  # here, as most processes find all kernels on disk
 
     _said = True
-    kept = f"kept in {folder}" if folder else "not kept, as no folder of the cache is writable"
     logging.getLogger("numnorm").info(
         "numnorm compiles %s for its first use, which takes a while; compiled kernels are %s, and "
         "`python -m numnorm compile` compiles them ahead",
         kernel,
-        kept,
+        fate,
     )
 
 
@@ -57,5 +56,4 @@ def _after_fork_in_child() -> None:
     _timer = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork(after_in_child=_after_fork_in_child)
