@@ -5,7 +5,6 @@ the state in every step. One kernel computes the rest of a step. A persistent ke
 possible, computes all steps.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, TypeGuard
@@ -20,7 +19,10 @@ from numnorm.backends.contract.recurrent import (
     RNNSpec,
     may_persist,
 )
-from numnorm.backends.cuda.arrays.device_array import DeviceArray
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    with_array,
+)
 from numnorm.backends.cuda.arrays.gather_rows import write_rows
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, on_device_of
 from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused
@@ -221,7 +223,7 @@ def _project(x: DeviceArray, outputs: Any, projection: Any, history: Any, row: i
     if library.writable:
         library.matmul(outputs, projection, library.rows(history, row, row + count))
         return
-    source = dataclasses.replace(x, array=library.matmul(outputs, projection))
+    source = with_array(x, library.matmul(outputs, projection))
     target = ArrayOffset(history, row * width * x.element.itemsize)
     write_rows(source, x.element, (count, width), target)
 

@@ -24,13 +24,15 @@ field         gates                                     candidate
 ============  ========================================  =================================
 """
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.norms import Scaling
 from numnorm.backends.contract.recurrent import CellGradients, GRUSpec, PackedSteps
-from numnorm.backends.cuda.arrays.device_array import DeviceArray
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    with_array,
+)
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, make_tanh
 from numnorm.backends.cuda.recurrent.cell_norm import NUMBERS, Parts
@@ -342,7 +344,7 @@ def _rows_of(parameters: Any, start: int, stop: int) -> Any:
         if value is not None and name != "bias_h":
             array = value.lib.rows(value.array, start, stop)
             shape = stop - start, *value.shape[1:]
-            rows[name] = dataclasses.replace(value, array=array, shape=shape)
+            rows[name] = with_array(value, array, shape=shape)
     return parameters._replace(**rows)
 
 

@@ -6,14 +6,16 @@ kernels here are those between the norms, with a thread for each unit of each ro
 The gates are f, i, o and g.
 """
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.recurrent import CellGradients, LSTMSpec, PackedSteps, RunningSteps
-from numnorm.backends.cuda.arrays.device_array import DeviceArray
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    with_array,
+)
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.columns.columns import column_backward, column_forward
 from numnorm.backends.cuda.columns.moments import column_moments
@@ -245,7 +247,7 @@ class _Site(NamedTuple):
 def _row(array: DeviceArray, row: int) -> DeviceArray:
     """Return one row of running statistics, ``(1, features)``, as a view if the library has any."""
     view = array.lib.rows(array.array, row, row + 1)
-    return dataclasses.replace(array, array=view, shape=(1, *array.shape[1:]))
+    return with_array(array, view, shape=(1, *array.shape[1:]))
 
 
 class _Step(NamedTuple):
@@ -344,7 +346,7 @@ def _ranges(steps: PackedSteps) -> list[tuple[int, int]]:
 
 def _like(x: DeviceArray, array: Any) -> DeviceArray:
     """Return an array of the dtype of x as a DeviceArray."""
-    return dataclasses.replace(x, array=array, shape=x.lib.shape(array))
+    return with_array(x, array, shape=x.lib.shape(array))
 
 
 def _launch(kernel: Kernel, x: DeviceArray, arrays: Sequence[Any], sizes: tuple[int, ...]) -> None:

@@ -17,6 +17,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     as_companion,
     as_float_array,
     in_order,
+    with_array,
 )
 from numnorm.backends.cuda.arrays.gather_rows import gather_rows
 from numnorm.backends.cuda.arrays.launch import on_device_of
@@ -40,10 +41,10 @@ def pack_padded(
     """Return the rows of padded sequences in their compute dtype, or in the dtype of `like`."""
     element = compute_element_type(x.element) if like is None else like.element
     with on_device_of(x):
-        source = dataclasses.replace(x, array=in_order(x, _SWAPPED if batch_first else None))
+        source = with_array(x, in_order(x, _SWAPPED if batch_first else None))
         shape = layout.count, x.shape[-1]
         array = _converted(source, element, shape, layout.indices)
-    return dataclasses.replace(x, array=array, element=element, shape=shape)
+    return with_array(x, array, element=element, shape=shape)
 
 
 def pad_packed(
@@ -60,11 +61,11 @@ def pad_packed(
     with on_device_of(x):
         if layout.indices is None:
             rows = library.rows(rows, start, start + layout.count)
-            padded = _converted(dataclasses.replace(x, array=rows), dtype, shape)
+            padded = _converted(with_array(x, rows), dtype, shape)
         else:
             indices = np.full(layout.time * layout.batch, -1)
             indices[layout.indices] = start + np.arange(layout.count)
-            padded = gather_rows(dataclasses.replace(x, array=rows), dtype, shape, indices)
+            padded = gather_rows(with_array(x, rows), dtype, shape, indices)
         return library.permuted(padded, _SWAPPED) if batch_first else padded
 
 
@@ -81,9 +82,9 @@ def cell_state(
                 check_shape(name, given.shape, shape, "that of the batch and the units")
             else:
                 check_shape(name, given.shape, shape[1:], "that of the units")
-            given = dataclasses.replace(given, array=x.lib.contiguous(given.array))
+            given = with_array(given, x.lib.contiguous(given.array))
             array = gather_rows(given, x.element, shape)
-    return dataclasses.replace(x, name=name, array=array, shape=shape)
+    return with_array(x, array, name=name, shape=shape)
 
 
 def sort_states(states: DeviceArray, layout: SequenceLayout) -> DeviceArray:
@@ -93,7 +94,7 @@ def sort_states(states: DeviceArray, layout: SequenceLayout) -> DeviceArray:
     shape = layout.order.size, states.shape[1]
     with on_device_of(states):
         array = gather_rows(states, states.element, shape, layout.order)
-    return dataclasses.replace(states, array=array, shape=shape)
+    return with_array(states, array, shape=shape)
 
 
 def unsort_states(
@@ -110,8 +111,8 @@ def unsort_states(
         start = int(indices[0]) if indices.size else 0
         with on_device_of(given):
             rows = given.lib.rows(array, start, start + indices.size)
-            return gather_rows(dataclasses.replace(given, array=rows), dtype, given.shape)
-    source = dataclasses.replace(given, array=array)
+            return gather_rows(with_array(given, rows), dtype, given.shape)
+    source = with_array(given, array)
     if layout.order is not None:
         sorted_indices = np.arange(layout.order.size) if indices is None else indices
         indices = np.full(layout.batch, -1)
@@ -138,9 +139,9 @@ def cell_parameter(
     if given.element == x.element and x.lib.is_contiguous(given.array):
         return given
     with on_device_of(x):
-        source = dataclasses.replace(given, array=x.lib.contiguous(given.array))
+        source = with_array(given, x.lib.contiguous(given.array))
         array = _converted(source, x.element, given.shape)
-    return dataclasses.replace(given, array=array, element=x.element)
+    return with_array(given, array, element=x.element)
 
 
 def zoneout_mask(
@@ -155,14 +156,14 @@ def zoneout_mask(
             # NumPy's generator draws the mask, so it is the same on every device.
             rows = np.ascontiguousarray(layout.rows(probability), x.element.compute_type)
             array = x.lib.from_host(x.array, rows)
-    return dataclasses.replace(x, name="zoneout", array=array, shape=shape)
+    return with_array(x, array, name="zoneout", shape=shape)
 
 
 def parameter_gradient(name: str, gradient: Any, parameter: Any, x: DeviceArray) -> Any:
     """Return a gradient in the dtype of its parameter."""
     given = as_float_array(name, parameter)
     with on_device_of(x):
-        source = dataclasses.replace(given, array=gradient, element=x.element)
+        source = with_array(given, gradient, element=x.element)
         if len(given.shape) == 1:
             # Several biases share one gradient: each of them gets a copy.
             return gather_rows(source, given.element, given.shape)
@@ -184,7 +185,7 @@ def copied_parameter(name: str, value: Any, x: DeviceArray) -> Any:
     """Return a copy of a parameter, in its own library and dtype."""
     given = as_companion(name, value, x)
     with on_device_of(x):
-        source = dataclasses.replace(given, array=x.lib.contiguous(given.array))
+        source = with_array(given, x.lib.contiguous(given.array))
         return gather_rows(source, given.element, given.shape)
 
 

@@ -1,6 +1,5 @@
 """Array operations between layers of recurrent cells on a device: concatenate, dropout, add."""
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -10,7 +9,11 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.recurrent import SequenceLayout
-from numnorm.backends.cuda.arrays.device_array import DeviceArray, as_float_array
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    as_float_array,
+    with_array,
+)
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
@@ -146,7 +149,7 @@ def add(one: Any, other: Any) -> Any:
 def _contiguous(array: Any) -> DeviceArray:
     x = as_float_array("y", array)
     with on_device_of(x):
-        return dataclasses.replace(x, array=x.lib.contiguous(x.array))
+        return with_array(x, x.lib.contiguous(x.array))
 
 
 def _new(x: DeviceArray, width: int) -> Any:
@@ -178,7 +181,7 @@ def dropped(rows: Any, kept: Any, factor: float, layout: SequenceLayout) -> Any:
     array = getattr(rows, "array", rows)
     mask = layout.rows(np.broadcast_to(kept, (layout.time, *kept.shape)))
     result = apply_mask(array, as_mask(np.ascontiguousarray(mask), array), factor)
-    return dataclasses.replace(rows, array=result) if isinstance(rows, DeviceArray) else result
+    return with_array(rows, result) if isinstance(rows, DeviceArray) else result
 
 
 def dropout_mask(kept: Any, factor: float, layout: SequenceLayout, x: DeviceArray) -> DeviceArray:
@@ -187,4 +190,4 @@ def dropout_mask(kept: Any, factor: float, layout: SequenceLayout, x: DeviceArra
     factors = np.multiply(rows, factor, dtype=x.element.compute_type)
     with on_device_of(x):
         array = x.lib.from_host(x.array, factors)
-    return dataclasses.replace(x, name="recurrent_dropout", array=array, shape=factors.shape)
+    return with_array(x, array, name="recurrent_dropout", shape=factors.shape)

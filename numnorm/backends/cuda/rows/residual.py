@@ -3,7 +3,6 @@
 Rows that fit the registers are added by the kernel of the norm, others by a kernel of their own.
 """
 
-import dataclasses
 import math
 from typing import Any
 
@@ -14,6 +13,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     output_like,
     overlap,
     result,
+    with_array,
 )
 from numnorm.backends.cuda.arrays.known_calls import repeats
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
@@ -62,7 +62,7 @@ def added_forward(
         if weights is None or not in_registers:
             if math.prod(x.shape):
                 write_sum(x, source, other, total.target)
-            sums = dataclasses.replace(x, array=result(total, x, None), signature=None)
+            sums = with_array(x, result(total, x, None))
             of_sums = row_forward(norm, sums, gamma, beta, layout, scaling, out, save)
             return of_sums[0], sums.array, *of_sums[1:]
         scale, shift = weights
