@@ -19,10 +19,7 @@ from numnorm.backends.contract.recurrent import (
     RNNSpec,
     may_persist,
 )
-from numnorm.backends.cuda.arrays.device_array import (
-    DeviceArray,
-    with_array,
-)
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, with_array
 from numnorm.backends.cuda.arrays.gather_rows import write_rows
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, on_device_of
 from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused

@@ -29,10 +29,7 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.contract.norms import Scaling
 from numnorm.backends.contract.recurrent import CellGradients, GRUSpec, PackedSteps
-from numnorm.backends.cuda.arrays.device_array import (
-    DeviceArray,
-    with_array,
-)
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, with_array
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, make_tanh
 from numnorm.backends.cuda.recurrent.cell_norm import NUMBERS, Parts

@@ -12,10 +12,7 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.recurrent import CellGradients, LSTMSpec, PackedSteps, RunningSteps
-from numnorm.backends.cuda.arrays.device_array import (
-    DeviceArray,
-    with_array,
-)
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, with_array
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.columns.columns import column_backward, column_forward
 from numnorm.backends.cuda.columns.moments import column_moments

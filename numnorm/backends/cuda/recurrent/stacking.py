@@ -9,11 +9,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.recurrent import SequenceLayout
-from numnorm.backends.cuda.arrays.device_array import (
-    DeviceArray,
-    as_float_array,
-    with_array,
-)
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, as_float_array, with_array
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
