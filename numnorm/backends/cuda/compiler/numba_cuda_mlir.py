@@ -1,12 +1,13 @@
 """The compiler numba-cuda-mlir: its parts, and operations in LLVM's dialect of MLIR."""
 
+import contextlib
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from numba_cuda_mlir import cuda, extending
+from numba_cuda_mlir import cuda, extending, mlir_optimization
 from numba_cuda_mlir._mlir import ir
 from numba_cuda_mlir._mlir.dialects import func, llvm, scf
 from numba_cuda_mlir.cuda import libdevice
@@ -15,6 +16,7 @@ from numba_cuda_mlir.extending import _Intrinsic as Intrinsic
 from numba_cuda_mlir.lowering_utilities import convert, get_or_insert_function
 from numba_cuda_mlir.numba_cuda import types
 from numba_cuda_mlir.numba_cuda.core import config
+from numba_cuda_mlir.numba_cuda.core.compiler_lock import global_compiler_lock
 from numba_cuda_mlir.numba_cuda.cudadrv import driver, libs
 
 __all__ = [
@@ -84,7 +86,24 @@ def compiled(
     kernel = cuda.jit(cc=capability, launch_bounds=threads, link=list(map(str, libraries)))(
         function
     )
-    return kernel.compile(signature, output="ltoir").metadata["ltoir"]
+    with global_compiler_lock, _variables_in_registers():
+        return kernel.compile(signature, output="ltoir").metadata["ltoir"]
+
+
+@contextlib.contextmanager
+def _variables_in_registers() -> Iterator[None]:
+    """Let MLIR's own passes take variables out of memory before all others.
+
+    Some of these merge blocks that use different variables, which then stay in memory for good.
+    """
+    plain = mlir_optimization.get_base_pipeline
+    first = "builtin.module(gpu.module(func.func(sroa,mem2reg),gpu.func(sroa,mem2reg)),"
+    text = plain().replace("builtin.module(", first, 1)
+    mlir_optimization.get_base_pipeline = lambda: text
+    try:
+        yield
+    finally:
+        mlir_optimization.get_base_pipeline = plain
 
 
 # What kernels use and version 0.6 has no code for.
