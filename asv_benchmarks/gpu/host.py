@@ -133,6 +133,7 @@ def calls(torch: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "rms_norm", lambda: numnorm.rms_norm(x, gamma, out=out)
     yield "layer_norm_backward", lambda: numnorm.layer_norm_backward(dy, x, *saved, gamma, out=out)
     yield "batch_norm", lambda: numnorm.batch_norm(x, gamma, beta, out=out)
+    yield "add_layer_norm", lambda: numnorm.add_layer_norm(x, dy, gamma, beta)
 
 
 def calls_of_other_norms(torch: Any) -> Iterator[tuple[str, Callable[[], Any]]]:

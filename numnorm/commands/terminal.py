@@ -111,7 +111,8 @@ def signals_raise() -> Iterator[None]:
     """Let SIGINT raise KeyboardInterrupt in the block, and SIGTERM and SIGHUP SystemExit.
 
     An interrupted compiler leaves incomplete objects, whose finalizers fail. Python would print
-    their tracebacks below the message of the command; from the signal on, they are suppressed.
+    their tracebacks below the message of the command; from the signal on, they are suppressed. So
+    is what asyncio logs of Zarr's interrupted tasks.
     """
     # Only the main thread may set handlers; a signal that is ignored (nohup) stays ignored.
     main = threading.current_thread() is threading.main_thread()
@@ -129,6 +130,7 @@ def signals_raise() -> Iterator[None]:
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     sys.unraisablehook = functools.partial(_keep_quiet, number)
+    logging.getLogger("asyncio").disabled = True
     raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
 
