@@ -80,7 +80,8 @@ def device_runtime() -> Path:
 # Files
 
 _SOURCES = Sources(("backends/contract", "backends/cuda", "backends/formulas", "norms"))
-_LINKERS = ("cuda-core", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
+_OF_CUDA_12 = "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12"
+_LINKERS = ("cuda-core", "nvidia-nvvm", "nvidia-nvjitlink", *_OF_CUDA_12)
 # The settings of both compilers that change machine code.
 _SETTINGS = ("BOUNDSCHECK", "CUDA_DEBUGINFO_DEFAULT", "DEBUG_JIT", "DEBUG_NRT", "OPT")
 
