@@ -133,7 +133,7 @@ class Problem:
         )  # fmt: skip
 
 
-@functools.cache
+@functools.lru_cache(None, typed=True)  # specs of two kinds may be equal tuples
 def problem(spec, units, batch_sizes, inputs=3, dtype="float64", seed=0, eps=1e-5):
     """Return a batch whose steps have `batch_sizes` rows, of numbers that a dtype represents."""
     rng, batch_sizes = np.random.default_rng(seed), np.array(batch_sizes, np.int64)
