@@ -35,7 +35,7 @@ SUM_BLOCK_ELEMENTS = 2048  # Longer float32 sums continue in float64, to stay ex
 FORWARD_TILE_MOST_ROW_BYTES = 1 << 10  # Wider rows are not processed in tiles.
 FORWARD_TILE_HALF_MOST_ROW_BYTES = 2 << 10  # The same for 16-bit elements.
 PAIR_BELOW_BYTES = 5 << 20  # Larger results leave the cache, and pairs of rows gain nothing.
-ADDED_BLOCK_ELEMENTS = 1 << 12  # A sum and a result of so many elements stay in cache.
+ADDED_BLOCK_ELEMENTS = 1 << 12  # Larger blocks of a sum and its result leave the cache.
 BACKWARD_TILE_BELOW_ROW_BYTES = 256  # Wider rows, in the compute type, are not done in tiles.
 PREFETCH_LEAST_ROW_BYTES = 6 << 10  # Wider rows outrun the hardware prefetcher.
 

@@ -325,9 +325,9 @@ def make_input_gradients(
 ) -> Callable[..., Any]:
     """Return a compiled loop that stores dx of a segment, or if it `adds`, dx and an addend.
 
-    ``input_gradients(dy, x, addend, peel, statistics, weights, means, dx, nontemporal=False)``: the
-    means are those of g and g * xhat. The full vectors may be stored non-temporally. The addend is
-    None if it adds nothing.
+    ``input_gradients(dy, x, addend, peel, statistics, weights, means, dx, nontemporal=False)``. The
+    means are of g and of g * xhat. The full vectors may be stored non-temporally. The addend is
+    None if nothing is added.
     """
     real, count = element_type.compute_type, element_type.lanes
     to_compute, to_storage = element_type.to_compute, element_type.to_storage

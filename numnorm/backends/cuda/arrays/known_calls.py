@@ -191,7 +191,7 @@ class KnownCall(NamedTuple):
     Attributes
     ----------
     new : tuple of (shape, dtype name)
-        The new arrays, whose numbers follow those of the caller's arrays.
+        The new arrays, numbered after the caller's arrays.
     launches : tuple of Launch
         Its launches, in order.
     apart : tuple of Apart
