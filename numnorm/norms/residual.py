@@ -160,10 +160,9 @@ def add_layer_norm(
         raise unexpected(add_layer_norm, others)
     if "dask" in modules and any_lazy(x, residual, gamma, beta):
         return lazily(add_layer_norm, locals())
-    rows: Any
-    rows, x, layout, scaling = resolve_axis(x, axis, eps)
+    backend, x, layout, scaling = resolve_axis(x, axis, eps)
     given = LAYER, x, residual, gamma, beta, layout, scaling, out, total_out, False
-    y, total, _, _ = rows.added_forward(*given)
+    y, total, _, _ = backend.added_forward(*given)
     return Added(y, total)
 
 
@@ -202,10 +201,9 @@ def add_layer_norm_forward(
         raise unexpected(add_layer_norm_forward, others)
     if "dask" in modules and any_lazy(x, residual, gamma, beta):
         return lazily(add_layer_norm_forward, locals())
-    rows: Any
-    rows, x, layout, scaling = resolve_axis(x, axis, eps)
+    backend, x, layout, scaling = resolve_axis(x, axis, eps)
     given = LAYER, x, residual, gamma, beta, layout, scaling, out, total_out, True
-    return AddedNormalized(*rows.added_forward(*given))
+    return AddedNormalized(*backend.added_forward(*given))
 
 
 def add_layer_norm_backward(
@@ -272,10 +270,9 @@ def add_layer_norm_backward(
         raise unexpected(add_layer_norm_backward, others)
     if "dask" in modules and any_lazy(dy, total, mean, rstd, gamma, dtotal):
         return lazily(add_layer_norm_backward, locals())
-    rows: Any
-    rows, x, layout, scaling = resolve_axis(total, axis, 0.0, "total")
+    backend, x, layout, scaling = resolve_axis(total, axis, 0.0, "total")
     given = x, mean, rstd, gamma, layout, scaling, detached_by(detach), out
-    return Gradients(*rows.added_backward(_LAYER, dy, dtotal, *given))
+    return Gradients(*backend.added_backward(_LAYER, dy, dtotal, *given))
 
 
 def add_rms_norm(
@@ -327,10 +324,9 @@ def add_rms_norm(
         raise unexpected(add_rms_norm, others)
     if "dask" in modules and any_lazy(x, residual, gamma):
         return lazily(add_rms_norm, locals())
-    rows: Any
-    rows, x, layout, scaling = resolve_axis(x, axis, eps)
+    backend, x, layout, scaling = resolve_axis(x, axis, eps)
     given = RMS, x, residual, gamma, None, layout, scaling, out, total_out, False
-    y, total, _, _ = rows.added_forward(*given)
+    y, total, _, _ = backend.added_forward(*given)
     return Added(y, total)
 
 
@@ -367,10 +363,9 @@ def add_rms_norm_forward(
         raise unexpected(add_rms_norm_forward, others)
     if "dask" in modules and any_lazy(x, residual, gamma):
         return lazily(add_rms_norm_forward, locals())
-    rows: Any
-    rows, x, layout, scaling = resolve_axis(x, axis, eps)
+    backend, x, layout, scaling = resolve_axis(x, axis, eps)
     given = RMS, x, residual, gamma, None, layout, scaling, out, total_out, True
-    y, total, _, rstd = rows.added_forward(*given)
+    y, total, _, rstd = backend.added_forward(*given)
     return AddedRMSNormalized(y, total, rstd)
 
 
@@ -419,8 +414,7 @@ def add_rms_norm_backward(
         raise unexpected(add_rms_norm_backward, others)
     if "dask" in modules and any_lazy(dy, total, rstd, gamma, dtotal):
         return lazily(add_rms_norm_backward, locals())
-    rows: Any
-    rows, x, layout, scaling = resolve_axis(total, axis, 0.0, "total")
+    backend, x, layout, scaling = resolve_axis(total, axis, 0.0, "total")
     given = x, None, rstd, gamma, layout, scaling, Detached(), out
-    dx, dgamma, _ = rows.added_backward(_RMS, dy, dtotal, *given)
+    dx, dgamma, _ = backend.added_backward(_RMS, dy, dtotal, *given)
     return RMSGradients(dx, dgamma)

@@ -115,10 +115,6 @@ class RowBackend(ArrayBackend, Protocol):
         `mean` is None if the norm is not centred.
         """
 
-
-class AddedRowBackend(ArrayBackend, Protocol):
-    """The norms of rows of the sum of two arrays."""
-
     def added_forward(
         self,
         norm: Norm,

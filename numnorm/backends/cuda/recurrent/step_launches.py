@@ -23,8 +23,8 @@ class StepRows(NamedTuple):
     start, count : array
         The first row of a step, and its number of rows.
     before, after : array
-        The first rows of the states before and after the step, in a history of states that begins
-        with those of the batch.
+        The first rows of the states before and after the step, in a history that begins with the
+        first states of the batch.
     later : array
         The number of rows of the next step; 0 for the last step.
     """

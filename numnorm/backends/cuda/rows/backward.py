@@ -86,7 +86,6 @@ class GradientPlan(NamedTuple):
 
 # Norms that differ only in their layouts share kernels.
 _in_registers = functools.cache(make_row_backward)
-_adding = functools.cache(functools.partial(make_row_backward, adds=True))
 _by_segments = functools.cache(make_row_backward_loop)
 _coefficients = functools.cache(make_row_backward_coefficients)
 _by_columns = functools.cache(make_row_backward_columns)
@@ -117,8 +116,7 @@ def gradient_plan(
     channels = layout.channels if parameters else 1
     coefficients, strips = None, 1
     if shape.vectors:
-        make = _adding if adds else _in_registers
-        kernel = make(formula, element, saved, weights, parameters, shape)
+        kernel = _in_registers(formula, element, saved, weights, parameters, shape, adds=adds)
         parts = backward_parts(layout.rows, shape, 1 if by_segment else channels)
     elif by_segment or not parameters:
         shape, parts = segment_shape(layout.width, layout.segment, element, shape), layout.rows

@@ -58,17 +58,16 @@ class Weight(NamedTuple):
 
 @functools.cache
 def _forward_kernel(
-    formula: Formula, element: ElementType, saved: ElementType, weights: Weights, shape: RowShape
+    formula: Formula,
+    element: ElementType,
+    saved: ElementType,
+    weights: Weights,
+    shape: RowShape,
+    adds: bool,
 ) -> Kernel:
-    make = make_row_forward if shape.vectors else make_row_forward_loop
-    return make(formula, element, saved, weights, shape)
-
-
-@functools.cache
-def _added_kernel(
-    formula: Formula, element: ElementType, saved: ElementType, weights: Weights, shape: RowShape
-) -> Kernel:
-    return make_row_forward(formula, element, saved, weights, shape, adds=True)
+    if shape.vectors:
+        return make_row_forward(formula, element, saved, weights, shape, adds=adds)
+    return make_row_forward_loop(formula, element, saved, weights, shape)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -87,9 +86,8 @@ def forward_plan(
     sizes = RowSizes(layout.rows, layout.width, layout.segment, layout.channels)
     inv_divisor = 1.0 / (layout.width - scaling.ddof)
     numbers = RowScaling(1.0 / layout.width, inv_divisor, scaling.eps_on_deviation)
-    make = _added_kernel if adds else _forward_kernel
     return Plan(
-        make(formula, element, saved, weights, shape),
+        _forward_kernel(formula, element, saved, weights, shape, adds),
         blocks_of(layout.rows, shape),
         (sizes, numbers, scaling.eps, math.sqrt(scaling.eps)),
     )
