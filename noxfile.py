@@ -16,7 +16,7 @@ nox.needs_version = ">=2025.5.1"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.error_on_missing_interpreters = False  # `pythons` skips those that are missing
-FULL = ["simulated", "narrower", "layers", "doctest", "mpi", "asv_check", "sass"]
+FULL = ["all_tests", "simulated", "narrower", "layers", "doctest", "mpi", "asv_check", "sass"]
 
 # `worksteal` gives neighbouring tests to the same worker, so that two workers seldom compile the
 # same kernel at once.
@@ -90,17 +90,23 @@ def types(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["environment"])
 def tests(session: nox.Session) -> None:
-    """Run most tests, with the kernels of tests/support/kernels.py; `-- --full` runs all."""
+    """Run the tests that find most faults in minutes: tests/support/default_tests.py."""
+    run_in_environment(session, "python", "tests/support/default_tests.py", *session.posargs)
+
+
+@nox.session(python=False, default=False, requires=["environment"])
+def all_tests(session: nox.Session) -> None:
+    """Run all tests but those of the simulated device, with every kernel."""
     if not session.posargs:
         run_in_environment(session, "python", "tests/support/compile_kernels.py")
     # The tests of the simulated device compile nothing: `simulated` runs them.
-    run_in_environment(session, "pytest", *WORKERS, "--ignore=tests/cuda", *session.posargs)
+    options = [*WORKERS, "--ignore=tests/cuda", "--full", *session.posargs]
+    run_in_environment(session, "pytest", *options)
 
 
 @nox.session(python=False, default=False, requires=["environment"])
 def full(session: nox.Session) -> None:
-    """Run the longer checks that need no GPU, PyTorch or ONNX Runtime: other kernels, and FULL."""
-    session.notify("tests", ["--full", "-m", "full"])
+    """Run the longer checks that need no GPU, PyTorch or ONNX Runtime."""
     for name in FULL:
         session.notify(name, [])
 

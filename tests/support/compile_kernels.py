@@ -1,4 +1,4 @@
-"""Compile the kernels of a default run of the tests, in two processes, before the tests start.
+"""Compile most kernels of `nox -s all_tests`, in two processes, before the tests start.
 
 The test workers find the compiled kernels in the cache; otherwise each would compile the same
 ones::
