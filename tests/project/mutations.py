@@ -158,10 +158,10 @@ MUTATIONS = [
         "            k -= below",
     ),
     Mutation(
-        "a compiled bfloat16 is truncated instead of rounded",
+        "a bfloat16 is truncated instead of rounded",
         f"{CPU}/simd/element_type.py",
-        "word = builder.select(is_nan, long(0x7FC0), builder.lshr(rounded, long(16)))",
-        "word = builder.select(is_nan, long(0x7FC0), builder.lshr(source, long(16)))",
+        "rounded = (bits + np.uint64(0x7FFF) + ((bits >> np.uint64(16)) & np.uint64(1)))",
+        "rounded = (bits + np.uint64(0x0000) + ((bits >> np.uint64(16)) & np.uint64(0)))",
     ),
     Mutation(
         "a compiled vector loses its last lane in a sum",

@@ -53,11 +53,15 @@ SLOW = ["memory", "threads", "test_large", "many", "loads_no_other"]
 # These compile their kernels.
 COMPILED = [
     "tests/cpu/memory/test_nontemporal.py::test_rows_are_those_of_few_rows[24-1000-float32]",
-    "tests/norms/test_definitions.py::test_every_norm[layer_norm-float32-both]",
-    "tests/norms/test_definitions.py::test_every_norm[rms_norm-bfloat16-both]",
-    "tests/norms/test_definitions.py::test_every_norm[batch_norm-float32-both]",
-    "tests/norms/test_definitions.py::test_sizes_for_threads[layer_norm-float32-both]",
+    "tests/norms/test_definitions.py::test_every_norm[layer-float32-both]",
+    "tests/norms/test_definitions.py::test_every_norm[layer-first-axis-float32-both]",
+    "tests/norms/test_definitions.py::test_every_norm[rms-bfloat16-gamma]",
+    "tests/norms/test_definitions.py::test_every_norm[batch-float32-both]",
+    "tests/norms/test_definitions.py::test_every_norm[batch-images-float32-both]",
+    "tests/norms/test_definitions.py::test_sizes_for_threads[layer-float32-none]",
+    "tests/norms/test_definitions.py::test_sizes_for_threads[layer-wide-float32-none]",
     "tests/recurrent/test_matmul.py",
+    "tests/recurrent/test_lstm.py::test_definition_at_any_size[layer-paper-5-33]",
 ]
 
 
