@@ -299,7 +299,7 @@ def pythons(session: nox.Session) -> None:
 def oldest(session: nox.Session) -> None:
     """Run a part of the tests, and compiled calls, with the oldest versions of all that is used."""
     # Matplotlib 3.9 uses names that newer ones of pyparsing warn of.
-    session.install(".[test]", "pyparsing<3.3", "--resolution=lowest-direct")
+    session.install(".[test]", "pyparsing>=3.2,<3.3", "--resolution=lowest-direct")
     session.run("python", "tests/support/oldest_versions.py")
     # Python runs the kernels: most tests of lazy arrays would take too long.
     folders = ["norms", "api", "dask_arrays/test_dask_calls.py", "xarray", "sklearn", "commands"]
