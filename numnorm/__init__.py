@@ -4,7 +4,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 # Modules that are imported when they are first used; all but `rnn` need another library.
 _MODULES = ("autograd", "jax", "rnn", "sklearn", "xarray")

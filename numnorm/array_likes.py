@@ -196,7 +196,8 @@ def _only_iterates(value: Any) -> bool:
         return False
     if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
         return False
-    with contextlib.suppress(TypeError, BufferError), memoryview(value):
+    # NumPy goes on after any error of a buffer, as that of an array on another device.
+    with contextlib.suppress(Exception), memoryview(value):
         return False
     return not any(hasattr(value, protocol) for protocol in _PROTOCOLS)
 

@@ -105,7 +105,7 @@ def checked_duration(name: str, duration: Any, times: Any) -> Any:
     """Return a duration above 0: a timedelta64 if times are datetime64 or timedelta64."""
     if times.dtype.kind in "mM":
         length = _timedelta(name, duration)
-        if length <= np.timedelta64(0):
+        if length.astype(np.int64) <= 0:
             raise ValueError(f"{name} must be above 0, got {length}")
         return length
     if isinstance(duration, np.timedelta64 | datetime.timedelta):

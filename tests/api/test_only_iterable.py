@@ -29,6 +29,16 @@ class Annotated(Endless):
         return np.eye(2)
 
 
+class Elsewhere(Endless):
+    """An array that has no buffer on this device (asked for since Python 3.12)."""
+
+    def __buffer__(self, flags):
+        raise RuntimeError("not on this device")
+
+    def __array__(self, dtype=None, copy=None):
+        return X.astype(dtype or X.dtype)
+
+
 X = np.arange(6.0).reshape(3, 2)
 LAYER = rnn.gru_init(2, 3, rng=np.random.default_rng(0), norm=None)
 CALLS = {
@@ -111,3 +121,7 @@ def test_one_axis():
         bytearray(b"\0\1\2"),
     ):
         np.testing.assert_array_equal(numnorm.layer_norm(x), expected)
+
+
+def test_an_array_without_its_buffer():
+    assert numnorm.layer_norm(Elsewhere()).tolist() == numnorm.layer_norm(X).tolist()

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lazy_norms import computed, divided
 from moving_reference import kaldi_window
+from quantile_methods import METHODS
 
 import numnorm
 from numnorm.backends.cpu import tuning
 from numnorm.backends.formulas import order
 from numnorm.norms import order_statistics
-from numnorm.norms.order_statistics import METHODS
 
 SOME = settings(max_examples=30, deadline=None, print_blob=True)
 CASES = settings(max_examples=2000, deadline=None, print_blob=True)

@@ -72,13 +72,21 @@ def test_classifiers_name_the_versions_of_python_that_are_tested():
 
 
 def test_hosted_runners_have_the_oldest_and_the_newest_python():
-    (workflow,) = (ROOT / ".github/workflows").glob("*.yml")
-    jobs = yaml.safe_load(workflow.read_text("utf-8"))["jobs"]
+    jobs = yaml.safe_load(text_of(".github/workflows/checks.yml"))["jobs"]
     pythons = constant("noxfile.py", "PYTHONS")
     assert jobs["tests"]["strategy"]["matrix"]["python"] == [pythons[0], pythons[-1]]
     for job in ("tests", "installed"):
         systems = jobs[job]["strategy"]["matrix"]["os"]
         assert systems == ["ubuntu-latest", "macos-latest", "windows-latest"]
+
+
+def test_only_what_the_session_release_built_is_published_and_runs_nothing_else():
+    workflow = yaml.safe_load(text_of(".github/workflows/release.yml"))
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+    assert "python -m nox -s release" in [step.get("run") for step in build["steps"]]
+    assert "id-token" not in {*workflow["permissions"], *build["permissions"]}
+    assert publish["needs"] == "build" and publish["permissions"] == {"id-token": "write"}
+    assert not any("run" in step for step in publish["steps"])
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -127,7 +127,7 @@ def blas() -> Iterator[Fact]:
     except ImportError:
         yield "blas", 'not known: threadpoolctl is not installed (pip install "numnorm[cli]")'
         return
-    # Loads SciPy's library, which Numba's linear algebra calls.
+    # Loads SciPy's library, which Numba calls for np.dot and np.linalg in functions of the user.
     importlib.import_module("scipy.linalg.cython_blas")
     libraries = [lib for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
     for library in libraries:
