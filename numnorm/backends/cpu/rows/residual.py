@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_shape
-from numnorm.array_likes import check_apart, check_out
+from numnorm.array_likes import as_plain_array, check_apart, check_out
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import is_small, run
@@ -69,12 +69,13 @@ def added_forward(
     plan = forward_plan(norm, x.dtype, layout, scaling)
     # In a cache the two calls are as fast, but for halves, which NumPy adds slowly.
     if plan.usual or plan.small or not _takes_as_usual(gamma, beta, layout=layout):
-        total = _sum_of(x, residual, layout.order)
+        free = total_out is not None and _is_free(total_out, norm, gamma, beta, layout, plan)
+        total = _sum_of(x, residual, layout.order, total_out if free else None)
         y, mean, rstd = row_forward(norm, total, gamma, beta, layout, scaling, out, save)
         if total_out is None:
             return y, total, mean, rstd
-        # Now gamma and beta have been checked, and read: they may lie in its memory.
-        total_out[...] = total
+        if not free:
+            total_out[...] = total
         return y, total_out, mean, rstd
     return _in_blocks(plan, norm, x, residual, gamma, beta, layout, out, total_out, save)
 
@@ -85,9 +86,23 @@ def _takes_as_usual(*parameters: Any, layout: RowLayout) -> bool:
     return all(shape == layout.parameter_shape for shape in given)
 
 
-def _sum_of(x: Array, residual: Array, order: Order) -> Array:
-    """Return a new array, C-contiguous with its axes in `order`, as a kernel would write it."""
+def _is_free(
+    array: Array, norm: Norm, gamma: Any, beta: Any, layout: RowLayout, plan: Plan
+) -> bool:
+    """Return whether an output may be written before `row_forward` checks and reads parameters."""
+    try:
+        kernel_parameters(norm, gamma, beta, layout, plan.element_type)
+    except ValueError:
+        return False  # one broadcasts, or has a wrong shape
+    given = (as_plain_array("gamma", each) for each in (gamma, beta) if each is not None)
+    return not any(np.may_share_memory(array, each) for each in given)
+
+
+def _sum_of(x: Array, residual: Array, order: Order, out: Array | None) -> Array:
+    """Return the sum, in `out` or in a new array: as a kernel writes it, with axes in `order`."""
     with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
+        if out is not None:
+            return np.add(x, residual, out=np.asarray(out))
         if order is None:
             return np.add(x, residual, order="C")
         total = np.add(x.transpose(order), residual.transpose(order), order="C")
