@@ -61,7 +61,7 @@ def check_parameter_shape(name: str, shape: Shape, usual: Shape, meaning: str, o
     """Raise unless gamma or beta has its usual shape; name the shape in which it broadcasts."""
     wider = (1,) * (len(of_x) - len(shape)) + shape
     if 1 < len(shape) < len(of_x) and shape != usual and broadcasts(wider, usual, of_x):
-        meaning = f"{meaning}, or {wider} to broadcast against x"
+        meaning = f"{meaning}, or {wider} to broadcast"
     check_shape(name, shape, usual, meaning)
 
 

@@ -19,6 +19,8 @@ import numpy as np
 
 from numnorm.arguments import check_shape
 
+Array = np.ndarray[Any, Any]
+
 # DLPack's device types kDLCUDA and kDLCUDAManaged.
 _CUDA_KINDS = (2, 13)
 
@@ -27,6 +29,9 @@ _PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__dlpack_
 
 # Packages whose arrays are read from a file at every access.
 _ON_DISK = ("h5py", "netCDF4", "tables", "tensorstore", "zarr")
+
+# How many steps NumPy may take to find an element that two arrays share.
+_MOST_WORK: Any = 100_000  # NumPy's types allow -1 and 0
 
 
 def is_masked(kind: type) -> bool:
@@ -68,7 +73,7 @@ def check_on_host(name: str, value: Any) -> None:
         )
 
 
-def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:
+def as_plain_array(name: str, value: Any) -> Array:
     """Return a value as a NumPy array of any dtype; raise if it is not array-like."""
     if type(value) is np.ndarray:
         return value
@@ -109,7 +114,7 @@ def writable_view(name: str, value: Any) -> Any:
     return value if view is None else view
 
 
-def check_out(out: Any, x: np.ndarray[Any, Any], name: str, argument: str = "out") -> None:
+def check_out(out: Any, x: Array, name: str, argument: str = "out") -> None:
     """Raise unless an array, an argument of a call, can take a result like x, which has a name."""
     kind = type(out)
     if not issubclass(kind, np.ndarray):
@@ -128,7 +133,7 @@ def check_out(out: Any, x: np.ndarray[Any, Any], name: str, argument: str = "out
     check_writable(argument, out)
 
 
-def changes_other_elements(out: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
+def changes_other_elements(out: Array, array: Array) -> bool:
     """Return whether writing an element of an output could change another element of an array."""
     same = (
         out.__array_interface__["data"] == array.__array_interface__["data"]
@@ -138,7 +143,17 @@ def changes_other_elements(out: np.ndarray[Any, Any], array: np.ndarray[Any, Any
     return not same and np.may_share_memory(out, array)
 
 
-def check_writable(name: str, array: np.ndarray[Any, Any], purpose: str = "") -> None:
+def check_apart(name: str, array: Array, other: str, out: Array) -> None:
+    """Raise if two outputs share memory."""
+    try:
+        shared, verb = np.shares_memory(array, out, _MOST_WORK), "do"
+    except np.exceptions.TooHardError:
+        shared, verb = True, "may"
+    if shared:
+        raise ValueError(f"{name} and {other} must not share memory, got arrays that {verb}")
+
+
+def check_writable(name: str, array: Array, purpose: str = "") -> None:
     """Raise unless every element of an array can be written by itself."""
     if not array.flags.writeable:
         raise ValueError(f"{name} must be writable{purpose}, got a read-only array")
@@ -174,9 +189,10 @@ def _refusal(value: Any) -> str | None:
         return f"be in memory, got {got}, which is lazy: use .compute() or map_blocks"
     if any(base.__module__.partition(".")[0] in _ON_DISK for base in kind.__mro__):
         return f"be in memory, got {_described(value)}: read it first, as in array[:]"
-    if any(base.__name__ == "Tracer" for base in kind.__mro__):
+    place = traced_by(kind)
+    if place == "numnorm.jax":
         return "have values, got a tracer of JAX: use numnorm.jax inside of jit, grad and vmap"
-    if any((b.__module__, b.__name__) == ("autograd.tracer", "Box") for b in kind.__mro__):
+    if place is not None:
         return f"have values, got {_described(value)}: use numnorm.autograd inside of its grad"
     if getattr(value, "requires_grad", False) is True and not _without_gradients(kind):
         return (
@@ -186,6 +202,15 @@ def _refusal(value: Any) -> str | None:
     if _only_iterates(value):
         hint = "use .X" if hasattr(kind, "X") else "pass its numbers as an array or a list"
         return f"be an array or turn into one, got {_described(value)}: {_way(kind) or hint}"
+    return None
+
+
+def traced_by(kind: type) -> str | None:
+    """Return the module that has norms for values of this type, which JAX or autograd traces."""
+    if any(base.__name__ == "Tracer" for base in kind.__mro__):
+        return "numnorm.jax"
+    if any((b.__module__, b.__name__) == ("autograd.tracer", "Box") for b in kind.__mro__):
+        return "numnorm.autograd"
     return None
 
 
@@ -234,9 +259,6 @@ def _described(value: Any) -> str:
 
 
 # Libraries with arrays in the memory of the host
-
-
-Array = np.ndarray[Any, Any]
 
 
 def _library(value: Any) -> str:

@@ -60,6 +60,8 @@ _INSTEAD = {
     "com": ("alpha", "use alpha=1 / (1 + com)"),
     "halflife": ("alpha", "use alpha=1 - exp(-log(2) / halflife)"),
 }
+# What a norm takes, and the norm of a sum does not.
+_OF_ONE_ARRAY = "where", "weights", "nan_policy", "fill"
 _OWN_NAMES = {other: own for others, own in _NAMES.items() for other in others}
 # A step of a stream has no such options.
 _LOOKING_AHEAD = ("center", "min_window", "initial")
@@ -73,6 +75,16 @@ def hide_others(functions: Iterable[Callable[..., Any]]) -> None:
         function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
 
 
+def written_sum(name: str, *options: str) -> str | None:
+    """Return the call that a function of a sum and a residual, by name, stands for; or None."""
+    if not name.startswith("add_"):
+        return None
+    norm = name.removeprefix("add_")
+    if norm.endswith("_backward"):
+        return f"{norm}({', '.join(['...', *options])}).dx + dtotal"
+    return f"{norm}({', '.join(['x + residual', *options])})"
+
+
 def unexpected(function: Callable[..., Any], others: dict[str, Any]) -> TypeError:
     """Return the error for keywords that a function does not have."""
     keyword = next(iter(others))
@@ -81,6 +93,10 @@ def unexpected(function: Callable[..., Any], others: dict[str, Any]) -> TypeErro
     argument, instead = _INSTEAD.get(keyword, (None, ""))
     if argument in parameters:
         return TypeError(f"{text}: {instead}")
+    names = keyword, *_OWN_NAMES.get(keyword, ())
+    of_one = next((name for name in names if name in _OF_ONE_ARRAY), None)
+    if of_one is not None and (written := written_sum(function.__name__, f"{of_one}=...")):
+        return TypeError(f"{text}: call {written}")
     own = [n for n in _OWN_NAMES.get(keyword, ()) if n in parameters]
     if own:
         return TypeError(f"{text}: use {own[0]}")

@@ -160,7 +160,7 @@ def _other_axes(axes: tuple[int, ...], ndim: int) -> tuple[int, ...]:
     return tuple(a for a in range(ndim) if a not in axes)
 
 
-def row_layout(shape: Shape, axis: Any) -> RowLayout:
+def row_layout(shape: Shape, axis: Any, name: str = "x") -> RowLayout:
     """Return the rows over `axis`, with a parameter for each element of a row."""
     try:
         # The keys of the cache are plain ints: (0.0,) must not hit (0,), and objects may change.
@@ -168,14 +168,14 @@ def row_layout(shape: Shape, axis: Any) -> RowLayout:
             axis = tuple(map(operator.index, axis))
         elif type(axis) is not int:
             axis = operator.index(axis)
-        return _row_layout(shape, axis)
+        return _row_layout(shape, axis, name)
     except TypeError:  # an unhashable axis, or one of a wrong type
         raise TypeError(f"axis must be an int or a tuple of ints, got {brief(axis)}") from None
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
-def _row_layout(shape: Shape, axis: Any) -> RowLayout:
-    _check_ndim("x", shape, 1)
+def _row_layout(shape: Shape, axis: Any, name: str) -> RowLayout:
+    _check_ndim(name, shape, 1)
     axes = normalized_axes(axis, len(shape))
     others = _other_axes(axes, len(shape))
     width, rows = math.prod(_take(shape, axes)), math.prod(_take(shape, others))
@@ -188,7 +188,7 @@ def _row_layout(shape: Shape, axis: Any) -> RowLayout:
         shared=False,
         statistic_shape=_take(shape, others),
         parameter_shape=_take(shape, axes),
-        parameter_meaning="the normalized axes of x",
+        parameter_meaning=f"the normalized axes of {name}",
     )
 
 

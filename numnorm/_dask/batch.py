@@ -329,7 +329,7 @@ def batch_norm_backward(
     arrays = made_lazy({**own, **elements_of(counting)}, out)
     dy, x = arrays["dy"], arrays["x"]
     channels = channels_of(x, channel_axis)
-    check_shape("dy", dy.shape, x.shape, "the shape of the input")
+    check_shape("dy", dy.shape, x.shape, "the shape of x")
     keywords, _, of_labels = keywords_of_channels(x, channels, arrays, counting)
     meaning = "one for each label and channel" if of_labels.labels else "the channels of x"
     for name in ("mean", "rstd"):

@@ -50,8 +50,7 @@ def made_lazy(
     TypeError, ValueError
         If `out` is given, if two libraries meet, or if an array has an unknown shape or is masked.
     """
-    if out is not None:
-        raise ValueError(f"out must be None for lazy arrays, got a {type(out).__name__}")
+    check_not_written("out", out)
     libraries = {name: library_of(array) for name, array in arrays.items()}
     library, *others = {found for found in libraries.values() if found is not None}
     if others:
@@ -63,6 +62,12 @@ def made_lazy(
         else _lazy(name, array, library, libraries[name] is not None)
         for name, array in arrays.items()
     }
+
+
+def check_not_written(name: str, out: Any) -> None:
+    """Raise if an argument for a result is given."""
+    if out is not None:
+        raise ValueError(f"{name} must be None for lazy arrays, got a {type(out).__name__}")
 
 
 def _lazy(name: str, array: Any, library: Any, lazy: bool) -> Any:

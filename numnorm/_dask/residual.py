@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from numnorm._dask.blocks import rounded
-from numnorm._dask.parameters import made_lazy
-from numnorm.arguments import check_float, check_shape, result_dtype
+from numnorm._dask.parameters import check_not_written, made_lazy
+from numnorm.arguments import (
+    broadcasts,
+    check_float,
+    check_parameter_shape,
+    check_shape,
+    result_dtype,
+)
+from numnorm.array_likes import library_of
+from numnorm.layouts import row_layout
 from numnorm.norms.layer import layer_norm, layer_norm_backward, layer_norm_forward
 from numnorm.norms.residual import (
     Added,
@@ -38,18 +48,29 @@ NORMS: dict[Callable[..., Any], tuple[Callable[..., Any], Any]] = {
 def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """Return the lazy results of a norm of a sum, or its gradients, given the arguments by name."""
     norm, made = NORMS[function]
-    outs = [arguments.pop(name) for name in ("out", "total_out") if name in arguments]
-    out = next((each for each in outs if each is not None), None)
+    for name in ("out", "total_out"):
+        check_not_written(name, arguments.pop(name, None))
     options = {name: arguments.pop(name) for name in _OPTIONS if name in arguments}
-    arrays = made_lazy(arguments, out, (*_PARAMETERS, "dtotal"))
+    arrays = made_lazy(arguments, optional=(*_PARAMETERS, "dtotal"))
     if made is None:
         return _gradients(norm, arrays, options)
     x, residual = (_as_float(name, arrays.pop(name)) for name in ("x", "residual"))
     check_shape("residual", residual.shape, x.shape, "the shape of x")
-    total = x + residual
+    total = _sum_of(x, residual)
     normalized = norm(total, **arrays, **options)
     y, *saved = normalized if isinstance(normalized, tuple) else (normalized,)
     return made(y, total, *saved)
+
+
+def _sum_of(x: Any, residual: Any) -> Any:
+    """Return the sum of two lazy arrays of one shape."""
+    axes, dtype = tuple(range(x.ndim)), np.result_type(x.dtype, residual.dtype)
+    return library_of(x).blockwise(_added, axes, x, axes, residual, axes, dtype=dtype)
+
+
+def _added(x: Any, residual: Any) -> Any:
+    with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
+        return x + residual
 
 
 def _as_float(name: str, array: Any) -> Any:
@@ -58,11 +79,19 @@ def _as_float(name: str, array: Any) -> Any:
 
 def _gradients(norm: Callable[..., Any], arrays: dict[str, Any], options: dict[str, Any]) -> Any:
     """Return the gradients of a norm of a sum."""
-    total, dtotal = arrays.pop("total"), arrays.pop("dtotal")
-    gradients = norm(arrays.pop("dy"), total, **arrays, **options)
+    total, dtotal = _as_float("total", arrays.pop("total")), arrays.pop("dtotal")
+    dy, gamma = arrays.pop("dy"), arrays["gamma"]
+    # What the norm alone would check, and say of an x.
+    layout = row_layout(total.shape, options["axis"], "total")
+    for name, array in (("dy", dy), ("dtotal", dtotal)):
+        if array is not None:
+            check_shape(name, array.shape, total.shape, "the shape of total")
+            check_float(name, array.dtype)
+    usual, meaning = layout.parameter_shape, layout.parameter_meaning
+    if gamma is not None and not broadcasts(gamma.shape, usual, total.shape):
+        check_parameter_shape("gamma", gamma.shape, usual, meaning, total.shape)
+    gradients = norm(dy, total, **arrays, **options)
     if dtotal is None:
         return gradients
     dx = gradients.dx
-    check_shape("dtotal", dtotal.shape, dx.shape, "the shape of the sum")
-    check_float("dtotal", dtotal.dtype)
-    return gradients._replace(dx=dx + rounded(dtotal.rechunk(dx.chunks), dx.dtype))
+    return gradients._replace(dx=_sum_of(dx, rounded(dtotal, dx.dtype)))

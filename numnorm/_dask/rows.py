@@ -195,7 +195,7 @@ def backward(
         The names of the statistics.
     """
     (name, dy), (x_name, x), *_ = arrays.items()
-    check_shape(name, dy.shape, x.shape, "the shape of the input")
+    check_shape(name, dy.shape, x.shape, f"the shape of {x_name}")
     gain = None
     for key, array in arrays.items():
         if key in saved:

@@ -17,6 +17,7 @@ from numba.core import errors, ir
 from numba.core.rewrites import Rewrite, register_rewrite
 
 from numnorm._numba.homes import HOMES, NORMS
+from numnorm.keywords import written_sum
 
 _DROPS_KEYWORDS = sys.version_info < (3, 13)
 
@@ -76,11 +77,14 @@ def _check_is_compiled(function: Any, call: Any) -> None:
         name = prefix + function.__name__
         is_public = getattr(sys.modules.get(module), function.__name__, None) is function
         if is_public and name not in HOMES and name not in NORMS:
-            raise errors.UnsupportedError(
-                f"numnorm.{name} is not compiled: call it outside of compiled functions, or in a "
-                "block `with numba.objmode(...)`",
-                call.loc,
+            written = written_sum(name)
+            advice = (
+                "call it outside of compiled functions, or in a block `with numba.objmode(...)`"
+                if written is None
+                else f"write the sum, numnorm.{written}"
             )
+            text = f"numnorm.{name} is not compiled: {advice}"
+            raise errors.UnsupportedError(text, call.loc)
 
 
 @functools.lru_cache(maxsize=64)

@@ -190,7 +190,7 @@ def resolve_axis(
     # One cached lookup: a small call would spend much of its time on the separate checks.
     if type(x) is _NDARRAY and type(axis) is int and type(eps) is float:
         try:
-            backend, layout, scaling = _known(x.shape, x.dtype, axis, eps)
+            backend, layout, scaling = _known(x.shape, x.dtype, axis, eps, name)
             return backend, x, layout, scaling
         except (TypeError, ValueError):
             pass  # the code below converts x or raises the right error
@@ -198,22 +198,22 @@ def resolve_axis(
         array, weighting = x
         if type(array) is _NDARRAY:
             try:
-                backend, layout, scaling = _known(array.shape, array.dtype, axis, eps)
+                backend, layout, scaling = _known(array.shape, array.dtype, axis, eps, name)
                 return with_weighting(backend, weighting), array, layout, scaling
             except (TypeError, ValueError):
                 pass
     backend, x = backend_for(x, name)
-    return backend, x, row_layout(x.shape, axis), scaling_by(check_eps(eps))
+    return backend, x, row_layout(x.shape, axis, name), scaling_by(check_eps(eps))
 
 
 @functools.lru_cache(maxsize=1024)
 def _known(
-    shape: Any, dtype: np.dtype[Any], axis: int, eps: float
+    shape: Any, dtype: np.dtype[Any], axis: int, eps: float, name: str
 ) -> tuple[Any, RowLayout, Scaling]:
     """Return backend, rows and scaling for a NumPy array that needs no conversion."""
-    if result_dtype("x", dtype) != dtype:
+    if result_dtype(name, dtype) != dtype:
         raise TypeError("converted")
-    return backend_of(np.ndarray), row_layout(shape, axis), scaling_by(check_eps(eps))
+    return backend_of(np.ndarray), row_layout(shape, axis, name), scaling_by(check_eps(eps))
 
 
 def resolve_moving(

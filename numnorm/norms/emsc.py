@@ -238,7 +238,7 @@ def emsc_backward(
         return lazily(emsc_backward, locals())
     spectra = _Spectra.of(x, reference, axis, degree, (where, weights, nan_policy, None))
     gradient = _float_array("dy", dy)
-    check_shape("dy", gradient.shape, spectra.x.shape, "the shape of the input")
+    check_shape("dy", gradient.shape, spectra.x.shape, "the shape of x")
     slopes = _float_array("slope", slope).astype(np.float64)
     check_shape("slope", slopes.shape, spectra.layout.statistic_shape, "one for each row")
     rows, slopes = spectra.rows(gradient), slopes.reshape(-1, 1)

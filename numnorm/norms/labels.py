@@ -318,7 +318,7 @@ def gradients_by_label(
 ) -> Gradients[Any]:
     """Return what `batch_norm_backward`, the function, returns with labels."""
     split, arguments = _split(arguments)
-    check_shape("dy", tuple(arguments["dy"].shape), split.x.shape, "the shape of the input")
+    check_shape("dy", tuple(arguments["dy"].shape), split.x.shape, "the shape of x")
     out, statistics = arguments.pop("out"), [arguments["mean"], arguments["rstd"]]
     for name, statistic in zip(("mean", "rstd"), statistics, strict=True):
         expected = (len(split.labels), *statistic.shape[1:])

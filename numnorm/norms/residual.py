@@ -7,9 +7,9 @@ from sys import modules
 from typing import Any, Generic, NamedTuple, Never
 
 from numnorm.arguments import Axis
-from numnorm.array_likes import any_lazy, lazily
+from numnorm.array_likes import any_lazy, lazily, traced_by
 from numnorm.array_types import Array, ArrayLike, Detach, Input, Number
-from numnorm.backends.contract.norms import Detached, Names
+from numnorm.backends.contract.norms import Detached, Names, Norm
 from numnorm.keywords import unexpected
 from numnorm.norms.axes import resolve_axis
 from numnorm.norms.layer import LAYER, detached_by
@@ -29,7 +29,7 @@ class Added(NamedTuple, Generic[Array]):
     y : array
         The normalized sum.
     total : array
-        ``x + residual``, of the same shape and dtype.
+        ``x + residual``, of the same shape, in the dtype in which they are added.
 
     Examples
     --------
@@ -114,14 +114,16 @@ def add_layer_norm(
     x : array_like
         As for `layer_norm`.
     residual : array_like
-        Of the shape of x. On the host, arrays of two float dtypes are added in the wider one; on
-        a device both have one dtype.
+        Of the shape of x. On the host, integers and bool become float64, and arrays of two float
+        dtypes are added in the wider one, float16 and bfloat16 in float32; on a device both have
+        one float dtype.
     gamma, beta, axis, eps
         As for `layer_norm`.
     out : array, optional
         Where to write y, an array of its shape and dtype. It may be `x` or `residual` itself.
     total_out : array, optional
-        Where to write the sum, likewise. It shares no memory with `out`.
+        Where to write the sum, likewise. It shares no memory with `out`. What it held is kept
+        if the call raises an error.
 
     Returns
     -------
@@ -140,8 +142,9 @@ def add_layer_norm(
     Notes
     -----
     The sum is rounded to its dtype before it is normalized, so that y is what
-    ``layer_norm(x + residual)`` returns, to the last bit. The sum of large arrays goes to memory
-    once and is not read from there: the two calls move six arrays, this one moves four.
+    ``layer_norm(x + residual)`` returns, to the last bit except the sign of NaN, for arrays of
+    floats; integers and bool become float64 before they are added. The sum of large arrays goes
+    to memory once and is not read from there: the two calls move six arrays, this one moves four.
 
     References
     ----------
@@ -160,9 +163,8 @@ def add_layer_norm(
         raise unexpected(add_layer_norm, others)
     if "dask" in modules and any_lazy(x, residual, gamma, beta):
         return lazily(add_layer_norm, locals())
-    backend, x, layout, scaling = resolve_axis(x, axis, eps)
-    given = LAYER, x, residual, gamma, beta, layout, scaling, out, total_out, False
-    y, total, _, _ = backend.added_forward(*given)
+    given = x, residual, gamma, beta, axis, eps, out, total_out
+    y, total, _, _ = _forward("layer_norm", LAYER, *given, False)
     return Added(y, total)
 
 
@@ -201,9 +203,8 @@ def add_layer_norm_forward(
         raise unexpected(add_layer_norm_forward, others)
     if "dask" in modules and any_lazy(x, residual, gamma, beta):
         return lazily(add_layer_norm_forward, locals())
-    backend, x, layout, scaling = resolve_axis(x, axis, eps)
-    given = LAYER, x, residual, gamma, beta, layout, scaling, out, total_out, True
-    return AddedNormalized(*backend.added_forward(*given))
+    given = x, residual, gamma, beta, axis, eps, out, total_out
+    return AddedNormalized(*_forward("layer_norm", LAYER, *given, True))
 
 
 def add_layer_norm_backward(
@@ -270,9 +271,8 @@ def add_layer_norm_backward(
         raise unexpected(add_layer_norm_backward, others)
     if "dask" in modules and any_lazy(dy, total, mean, rstd, gamma, dtotal):
         return lazily(add_layer_norm_backward, locals())
-    backend, x, layout, scaling = resolve_axis(total, axis, 0.0, "total")
-    given = x, mean, rstd, gamma, layout, scaling, detached_by(detach), out
-    return Gradients(*backend.added_backward(_LAYER, dy, dtotal, *given))
+    given = dy, dtotal, total, mean, rstd, gamma, axis, detached_by(detach), out
+    return Gradients(*_backward("layer_norm", _LAYER, *given))
 
 
 def add_rms_norm(
@@ -324,9 +324,8 @@ def add_rms_norm(
         raise unexpected(add_rms_norm, others)
     if "dask" in modules and any_lazy(x, residual, gamma):
         return lazily(add_rms_norm, locals())
-    backend, x, layout, scaling = resolve_axis(x, axis, eps)
-    given = RMS, x, residual, gamma, None, layout, scaling, out, total_out, False
-    y, total, _, _ = backend.added_forward(*given)
+    given = x, residual, gamma, None, axis, eps, out, total_out
+    y, total, _, _ = _forward("rms_norm", RMS, *given, False)
     return Added(y, total)
 
 
@@ -363,9 +362,8 @@ def add_rms_norm_forward(
         raise unexpected(add_rms_norm_forward, others)
     if "dask" in modules and any_lazy(x, residual, gamma):
         return lazily(add_rms_norm_forward, locals())
-    backend, x, layout, scaling = resolve_axis(x, axis, eps)
-    given = RMS, x, residual, gamma, None, layout, scaling, out, total_out, True
-    y, total, _, rstd = backend.added_forward(*given)
+    given = x, residual, gamma, None, axis, eps, out, total_out
+    y, total, _, rstd = _forward("rms_norm", RMS, *given, True)
     return AddedRMSNormalized(y, total, rstd)
 
 
@@ -414,7 +412,64 @@ def add_rms_norm_backward(
         raise unexpected(add_rms_norm_backward, others)
     if "dask" in modules and any_lazy(dy, total, rstd, gamma, dtotal):
         return lazily(add_rms_norm_backward, locals())
-    backend, x, layout, scaling = resolve_axis(total, axis, 0.0, "total")
-    given = x, None, rstd, gamma, layout, scaling, Detached(), out
-    dx, dgamma, _ = backend.added_backward(_RMS, dy, dtotal, *given)
+    given = dy, dtotal, total, None, rstd, gamma, axis, Detached(), out
+    dx, dgamma, _ = _backward("rms_norm", _RMS, *given)
     return RMSGradients(dx, dgamma)
+
+
+def _forward(
+    name: str,
+    norm: Norm,
+    x: Any,
+    residual: Any,
+    gamma: Any,
+    beta: Any,
+    axis: Any,
+    eps: Any,
+    out: Any,
+    total_out: Any,
+    save: bool,
+) -> tuple[Any, Any, Any, Any]:
+    """Return y, the sum and, if `save` is true, the statistics; `name` is that of the norm."""
+    try:
+        backend, source, layout, scaling = resolve_axis(x, axis, eps)
+        given = source, residual, gamma, beta, layout, scaling, out, total_out, save
+        return backend.added_forward(norm, *given)
+    except TypeError:
+        _check_not_traced(name, x=x, residual=residual, gamma=gamma, beta=beta)
+        raise
+
+
+def _backward(
+    name: str,
+    norm: Norm,
+    dy: Any,
+    dtotal: Any,
+    total: Any,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    axis: Any,
+    detached: Detached,
+    out: Any,
+) -> tuple[Any, Any, Any]:
+    """Return dx and the gradients of the parameters; `name` is that of the norm."""
+    try:
+        backend, source, layout, scaling = resolve_axis(total, axis, 0.0, "total")
+        given = source, mean, rstd, gamma, layout, scaling, detached, out
+        return backend.added_backward(norm, dy, dtotal, *given)
+    except TypeError:
+        arrays = {"dy": dy, "dtotal": dtotal, "total": total, "gamma": gamma}
+        _check_not_traced(name, **arrays, mean=mean, rstd=rstd)
+        raise
+
+
+def _check_not_traced(norm: str, **arrays: Any) -> None:
+    """Raise, with advice for sums, if JAX or autograd traces an array."""
+    for name, array in arrays.items():
+        place = traced_by(type(array))
+        if place is not None:
+            raise TypeError(
+                f"{name} must have values, got one that is traced: write the sum, "
+                f"{place}.{norm}(x + residual)"
+            ) from None

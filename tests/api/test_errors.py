@@ -343,7 +343,7 @@ def gradient_cases():
     """dy."""
     for function in takes("dy"):
         good = GOOD[function]["dy"]
-        shape = wrong_shape("dy", good.shape, "the shape of the input", good.T.shape)
+        shape = wrong_shape("dy", good.shape, "the shape of x", good.T.shape)
         yield case(function, ValueError, shape, dy=good.T)
         yield case(function, TypeError, NO_LIKE.format("dy") + "None", dy=None)
         yield case(function, TypeError, no_dtype("dy", "complex128"), dy=good * 1j)

@@ -118,6 +118,27 @@ def test_tracers_are_refused(name, transform):
         transform(CALLS_OF_ONE[name], jax.numpy.asarray(draw(4, 9)))
 
 
+SUMS = {
+    "x": lambda x: numnorm.add_layer_norm(x, draw(4, 9)).y,
+    "residual": lambda residual: numnorm.add_layer_norm(draw(4, 9), residual).y,
+    "gamma": lambda gamma: numnorm.add_layer_norm(draw(4, 9), draw(4, 9), gamma).y,
+    "dtotal": lambda dtotal: (
+        numnorm.add_layer_norm_backward(draw(4, 9), draw(4, 9), draw(4), draw(4), dtotal=dtotal).dx
+    ),
+}
+
+
+@pytest.mark.parametrize("transform", TRACERS.values(), ids=TRACERS)
+@pytest.mark.parametrize("name", SUMS)
+def test_norms_of_sums_refuse_tracers(name, transform):
+    message = (
+        f"^{name} must have values, got one that is traced: write the sum, "
+        r"numnorm\.jax\.layer_norm\(x \+ residual\)"
+    )
+    with pytest.raises(TypeError, match=message):
+        transform(SUMS[name], jax.numpy.asarray(draw(4, 9)))
+
+
 def test_arrays_of_jax_cannot_be_written():
     x = jax.numpy.asarray(draw(4, 9))
     with pytest.raises(ValueError, match=r"^out must be writable, got a read-only array$"):

@@ -180,6 +180,21 @@ def test_values_and_dtypes(case, dtype):
     assert autograd.grad(loss)(arrays[0]).dtype == dtype
 
 
+@pytest.mark.parametrize("name", ["x", "residual", "gamma"])
+def test_norms_of_sums_refuse_boxes(name):
+    arrays = {"x": np.ones((2, 3)), "residual": np.ones((2, 3)), "gamma": np.ones(3)}
+
+    def loss(array):
+        return anp.sum(numnorm.add_rms_norm(**arrays | {name: array}).y)
+
+    message = (
+        f"^{name} must have values, got one that is traced: write the sum, "
+        r"numnorm\.autograd\.rms_norm\(x \+ residual\)$"
+    )
+    with pytest.raises(TypeError, match=message):
+        autograd.grad(loss)(arrays[name])
+
+
 def test_every_norm_with_a_backward_pass_is_there():
     with_backward = {n.removesuffix("_backward") for n in numnorm.__all__ if "_backward" in n}
     with_backward -= {"add_layer_norm", "add_rms_norm"}  # autograd knows a sum

@@ -1,4 +1,7 @@
-"""Each norm gives NumPy's results for arrays on a device, with each keyword, or a known error."""
+"""Each norm gives NumPy's results for arrays on a device, with each keyword, or a known error.
+
+So do the functions beside the norms.
+"""
 
 import numpy as np
 import places
@@ -16,4 +19,16 @@ def test_results_are_those_of_numpy(imported, case):
         return
     # A device adds in another order: some roundings of float64.
     for result, expected in zip(places.passes(case, take), places.passes(case), strict=True):
+        np.testing.assert_allclose(result.host, expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", places.OTHERS)
+def test_functions_beside_the_norms(imported, name):
+    take = imported("cupy").take
+    if name in places.OTHERS_ON_DEVICE:
+        with pytest.raises(NotImplementedError) as caught:
+            places.others(name, take)
+        assert str(caught.value) == places.OTHERS_ON_DEVICE[name]
+        return
+    for result, expected in zip(places.others(name, take), places.others(name), strict=True):
         np.testing.assert_allclose(result.host, expected, rtol=1e-12, atol=1e-13)

@@ -224,7 +224,7 @@ def test_wrong_arguments_are_errors_of_the_call(name):
 def test_wrong_arguments_of_the_backward_pass():
     saved = numnorm.batch_norm_forward(LAZY)[1:]
     for message, changed in {
-        r"dy must have shape \(6, 4\), the shape of the input, got \(6, 3\)": {"dy": LAZY[:, :3]},
+        r"dy must have shape \(6, 4\), the shape of x, got \(6, 3\)": {"dy": LAZY[:, :3]},
         r"rstd must have shape \(4,\), the channels of x, got \(3,\)": {"rstd": saved[1][:3]},
         "out must be None for lazy arrays": {"out": np.ones((6, 4))},
     }.items():

@@ -56,10 +56,29 @@ def test_a_lazy_gain_alone():
 
 def test_errors():
     x = np.ones((4, 8))
-    with pytest.raises(ValueError, match="out must be None for lazy arrays"):
-        numnorm.add_layer_norm(lazy(x), x, total_out=x)
+    for name in ("out", "total_out"):
+        with pytest.raises(
+            ValueError, match=f"^{name} must be None for lazy arrays, got a ndarray"
+        ):
+            numnorm.add_layer_norm(lazy(x), x, **{name: x})
     with pytest.raises(ValueError, match=r"residual must have shape \(4, 8\), the shape of x"):
         numnorm.add_layer_norm(lazy(x), x[0])
     _, mean, rstd = numnorm.layer_norm_forward(x)
-    with pytest.raises(ValueError, match=r"dtotal must have shape \(4, 8\)"):
-        numnorm.add_layer_norm_backward(lazy(x), x, mean, rstd, dtotal=x[0])
+    for name in ("dy", "dtotal"):
+        given = {"dy": x, "total": lazy(x), "mean": mean, "rstd": rstd} | {name: x[0]}
+        with pytest.raises(ValueError, match=rf"^{name} must have .*, the shape of total, got"):
+            numnorm.add_layer_norm_backward(**given)
+    with pytest.raises(ValueError, match=r"^gamma must have .*, the normalized axes of total, got"):
+        numnorm.add_layer_norm_backward(lazy(x), x, mean, rstd, np.ones(3))
+    with pytest.raises(TypeError, match=r"^total must have dtype"):
+        numnorm.add_layer_norm_backward(lazy(x), np.full((4, 8), "a"), mean, rstd)
+
+
+@pytest.mark.filterwarnings("error")
+def test_sums_beyond_the_range_of_the_dtype():
+    x = np.full((4, 8), 6e4, np.float16)
+    total = numnorm.add_layer_norm(lazy(x), x).total
+    np.testing.assert_array_equal(total.compute(), np.inf)
+    _, mean, rstd = numnorm.layer_norm_forward(x)
+    dx = numnorm.add_layer_norm_backward(x, lazy(x), mean, rstd, dtotal=1e300 * np.ones((4, 8))).dx
+    np.testing.assert_array_equal(dx.compute(), np.inf)

@@ -4,8 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gradients import TOLERANCE, numerical_gradients
+from norm_checks import UNCOMPILED
 
 import numnorm
+from numnorm import array_likes
 
 DTYPES = [
     np.float16,
@@ -14,6 +16,10 @@ DTYPES = [
 ]
 # Small; in tiles; pairs of rows; wide; wider than a block; large enough for non-temporal stores.
 SHAPES = [(3, 5), (2000, 33), (300, 1024), (40, 2600), (9, 9001), (2100, 1501)]
+LARGE = 2100, 1501
+if UNCOMPILED:  # those that halves need, which are added in blocks at any size but the least
+    LARGE = 90, 301
+    SHAPES = [(3, 5), (500, 33), (17, 1024), (2, 9001)]
 
 
 def draw(shape, dtype, count, seed=0):
@@ -97,7 +103,7 @@ def test_numerical_gradients():
         np.testing.assert_allclose(got, wanted, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("shape", [(4, 6), (600, 100), (2100, 1501)])
+@pytest.mark.parametrize("shape", [(4, 6), (600, 100), LARGE])
 @pytest.mark.parametrize("targets", ["apart", "x and residual", "residual and x"])
 def test_outputs(shape, targets):
     x, residual, out, total_out = draw(shape, np.float32, 4)
@@ -133,6 +139,116 @@ def test_outputs_that_overlap_an_input_elsewhere(rows):
     y, total = numnorm.add_layer_norm(x, residual, total_out=memory[1:])
     np.testing.assert_array_equal(total, expected)
     np.testing.assert_array_equal(y, numnorm.layer_norm(expected))
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (300, 180), LARGE])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("name", ["gamma", "beta"])
+@pytest.mark.parametrize("target", ["out", "total_out"])
+def test_outputs_over_a_parameter(shape, dtype, name, target):
+    """Gamma and beta are read before their memory is written."""
+    x, residual, memory = draw(shape, dtype, 3)
+    given = {name: memory[1]}
+    expected = numnorm.layer_norm(x + residual, **{name: memory[1].copy()})
+    y, total = numnorm.add_layer_norm(x, residual, **given, **{target: memory})
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(total, x + residual)
+
+
+@pytest.mark.parametrize("rows", [3, 500])
+def test_the_sum_over_a_gain_that_broadcasts(rows):
+    x, residual, memory = draw((rows, 80), np.float32, 3)
+    expected = numnorm.rms_norm(x + residual, memory[:, 1:2].copy())
+    y, total = numnorm.add_rms_norm(x, residual, memory[:, 1:2], total_out=memory)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(total, x + residual)
+
+
+WRONG = {
+    "gamma": [np.ones(7), np.ones((2, 2, 2)), np.ones(180, complex), np.full(180, "a")],
+    "beta": [np.ones(7), "a", np.ones((1, 7))],
+    "out": [np.ones(7), np.broadcast_to(np.float32(1), (4, 180)), "a"],
+    "total_out": [np.ones((4, 180), int), [1]],
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("gain", [None, np.ones((4, 1))])
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, each in WRONG.items() for v in each])
+def test_nothing_is_written_before_an_error(dtype, gain, name, value):
+    given = {} if gain is None or name == "gamma" else {"gamma": gain}
+    for target in {"out", "total_out"} - {name}:
+        x, residual = draw((4, 180), dtype, 2)
+        for written in (x, residual):
+            before = written.copy()
+            with pytest.raises((TypeError, ValueError), match=f"^{name} must"):
+                numnorm.add_layer_norm(x, residual, **given, **{target: written, name: value})
+            np.testing.assert_array_equal(written, before)
+
+
+def test_outputs_in_one_buffer():
+    """They are refused only if an element is in both."""
+    x, residual = draw((3, 5), np.float64, 2)
+    memory = np.zeros((3, 10))
+    for out, total_out in (
+        (memory[:, :5], memory[:, 5:]),
+        (memory[:, 1::2], memory[:, ::2]),
+    ):
+        y, total = numnorm.add_layer_norm(x, residual, out=out, total_out=total_out)
+        assert y is out
+        assert total is total_out
+        np.testing.assert_array_equal(total, x + residual)
+        np.testing.assert_array_equal(y, numnorm.layer_norm(x + residual))
+    with pytest.raises(
+        ValueError, match=r"^out and total_out must not share .* got arrays that do"
+    ):
+        numnorm.add_layer_norm(x, residual, out=memory[:, :5], total_out=memory[:, 4:9])
+
+
+def test_outputs_that_take_long_to_tell_apart(monkeypatch):
+    x, memory = np.ones((3, 4)), np.zeros((40, 50))
+    out, total_out = memory[7:10, 7:35:7], memory[3:21:6, 5:21:4]
+    total = numnorm.add_layer_norm(x, x, out=out, total_out=total_out).total
+    np.testing.assert_array_equal(total, 2 * x)
+    monkeypatch.setattr(array_likes, "_MOST_WORK", 1)
+    with pytest.raises(ValueError, match=r"^out and total_out must .* got arrays that may$"):
+        numnorm.add_layer_norm(x, x, out=out, total_out=total_out)
+
+
+class Hooked(np.ndarray):
+    def __array_ufunc__(self, *arguments, **options):
+        raise AssertionError("NumPy's functions are not for this class")
+
+
+def test_outputs_of_a_subclass():
+    x, residual = draw((3, 5), np.float64, 2)
+    out, total_out = np.empty((2, 3, 5)).view(Hooked)
+    y, total, mean, rstd = numnorm.add_layer_norm_forward(x, residual, out=out, total_out=total_out)
+    assert y is out
+    assert total is total_out
+    np.testing.assert_array_equal(np.asarray(total), x + residual)
+    dx = numnorm.add_layer_norm_backward(x, total, mean, rstd, dtotal=residual, out=out).dx
+    assert dx is out
+    expected = numnorm.layer_norm_backward(x, total, mean, rstd).dx + residual
+    np.testing.assert_array_equal(np.asarray(dx), expected)
+
+
+@pytest.mark.parametrize("shape", [(6, 4, 5), (60, 40, 50)])
+@pytest.mark.parametrize("axis", [0, 1, (0, 2), -1])
+@pytest.mark.parametrize("order", "CF")
+def test_the_sum_lies_in_memory_as_y(shape, axis, order):
+    x, residual = (np.array(each, order=order) for each in draw(shape, np.float64, 2))
+    y, total = numnorm.add_layer_norm(x, residual, axis=axis)
+    assert total.strides == y.strides == numnorm.layer_norm(total, axis=axis).strides
+
+
+@pytest.mark.parametrize("rows", [3, 2000])
+def test_a_gradient_beyond_the_range_of_the_sum(rows):
+    total = np.ones((rows, 40), np.float32)
+    dtotal = np.full(total.shape, 1e300)
+    with np.errstate(all="raise"):
+        dx = numnorm.add_rms_norm_backward(total, total, np.ones(rows), dtotal=dtotal).dx
+    np.testing.assert_array_equal(dx, np.full_like(total, np.inf))
 
 
 def test_dtypes_that_differ():
@@ -192,16 +308,40 @@ def test_errors():
         numnorm.add_layer_norm(x, np.full((2, 4), "a"))
     with pytest.raises(TypeError, match="total_out must have dtype float32, that of the result"):
         numnorm.add_layer_norm(x, x, total_out=np.empty((2, 4)))
-    with pytest.raises(ValueError, match=r"total_out must have shape \(2, 4\), the shape of the"):
+    with pytest.raises(ValueError, match=r"total_out must have shape \(2, 4\), the shape of x"):
         numnorm.add_rms_norm(x, x, total_out=np.empty(4, np.float32))
     with pytest.raises(ValueError, match="out and total_out must not share memory"):
         numnorm.add_rms_norm(x, x, out=x, total_out=x)
-    with pytest.raises(TypeError, match=r"add_layer_norm.*where"):
-        numnorm.add_layer_norm(x, x, where=x > 0)
     _, total, mean, rstd = numnorm.add_layer_norm_forward(x, x)
-    with pytest.raises(ValueError, match=r"dtotal must have shape \(2, 4\)"):
-        numnorm.add_layer_norm_backward(x, total, mean, rstd, dtotal=x[0])
+    for name in ("dy", "dtotal", "out"):
+        given = {"dy": x, "total": total, "mean": mean, "rstd": rstd} | {name: x[0]}
+        text = rf"^{name} must have shape \(2, 4\), the shape of total, got \(4,\)$"
+        with pytest.raises(ValueError, match=text):
+            numnorm.add_layer_norm_backward(**given)
+    with pytest.raises(ValueError, match=r"^gamma must have .*, the normalized axes of total, got"):
+        numnorm.add_layer_norm_backward(x, total, mean, rstd, np.ones(3))
+    with pytest.raises(ValueError, match=r"^total must have at least 1 axis"):
+        numnorm.add_rms_norm_backward(1.0, 1.0, 1.0)
     with pytest.raises(TypeError, match="total must have dtype"):
         numnorm.add_layer_norm_backward(x, np.full((2, 4), "a"), mean, rstd)
     with pytest.raises(ValueError, match=r"gamma must have shape \(4,\)"):
         numnorm.add_layer_norm(x, x, np.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("function", "keyword", "advice"),
+    [
+        ("add_layer_norm", "where", "call layer_norm(x + residual, where=...)"),
+        ("add_layer_norm", "mask", "call layer_norm(x + residual, where=...)"),
+        ("add_layer_norm_forward", "weights", "call layer_norm_forward(x + residual, weights=...)"),
+        ("add_rms_norm", "nan_policy", "call rms_norm(x + residual, nan_policy=...)"),
+        ("add_rms_norm_backward", "fill", "call rms_norm_backward(..., fill=...).dx + dtotal"),
+        ("add_rms_norm", "dim", "use axis"),
+    ],
+)
+def test_keywords_of_norms(function, keyword, advice):
+    x = np.ones((2, 4))
+    with pytest.raises(TypeError) as error:
+        getattr(numnorm, function)(x, x, x, **{keyword: 1})
+    text = f"{function}() got an unexpected keyword argument {keyword!r}: {advice}"
+    assert str(error.value) == text

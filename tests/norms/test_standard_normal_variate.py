@@ -141,7 +141,7 @@ def test_gradient_of_a_constant_row_is_0():
     [
         ({"ddof": 4}, "ddof must be less than the 4 normalized elements, got 4"),
         ({"mean": np.ones(3)}, r"mean must have shape \(2,\)"),
-        ({"dy": np.ones((2, 3))}, r"dy must have shape \(2, 4\), the shape of the input"),
+        ({"dy": np.ones((2, 3))}, r"dy must have shape \(2, 4\), the shape of x"),
     ],
 )
 def test_errors_of_the_backward_pass(options, message):

@@ -378,6 +378,11 @@ REASONS += tuple(
     Reason(ON_DEVICE, (norm,), f"times of {norm} is not supported on a device", "times")
     for norm in ("moving_norm", "exponential_norm")
 )
+OTHERS_ON_DEVICE = {
+    "denormalize": "denormalize is not supported on a device: copy y to the host first",
+    "quantiles": "quantiles is not supported on a device: copy x to the host first",
+}
+"""The sentences in the errors of functions that are no norms; the others take device arrays."""
 
 
 def reason(place: str, case: Case) -> str | None:
@@ -420,9 +425,9 @@ A number stands for an error, with the sentence below: beside ✓ some calls rai
 Lazy arrays are those of Dask, in any chunks. JAX means inside `jax.jit` and `jax.grad`, njit a
 function that Numba compiles, array API any library that has `from_dlpack`, and CUDA the arrays of
 CuPy, PyTorch, JAX and Numba on a device. `numnorm apply` runs all norms on files and takes
-`--nan-policy`. `batch_moments` also stands in functions that Numba compiles, and
-takes arrays on a device. It and `batch_norm` take [sparse matrices](norms/batch.md#sparse-columns)
-of SciPy. The estimators for scikit-learn are [listed by themselves](scikit_learn.md).
+`--nan-policy`. `batch_moments` also stands in functions that Numba compiles. It and `batch_norm`
+take [sparse matrices](norms/batch.md#sparse-columns) of SciPy. The estimators for scikit-learn are
+[listed by themselves](scikit_learn.md).
 """
 
 
@@ -436,24 +441,29 @@ def page() -> str:
         for name, taken in keywords_of.items()
     ]
     columns = ["NumPy", *PLACES, ON_DEVICE]
-    numbers = {each.sentence: n for n, each in enumerate(REASONS, 1)}
+    sentences = [each.sentence for each in REASONS] + list(OTHERS_ON_DEVICE.values())
+    numbers = {sentence: n for n, sentence in enumerate(sentences, 1)}
     places = []
     for spec in SPECS:
         row = [f"`{spec.name}`"]
         for place in columns:
-            sentences = [reason(place, case) for case in cases() if case.spec is spec]
-            found = sorted({numbers[sentence] for sentence in sentences if sentence})
+            met = [reason(place, case) for case in cases() if case.spec is spec]
+            found = sorted({numbers[sentence] for sentence in met if sentence})
             raised = ", ".join(map(str, found))
-            row.append(raised if all(sentences) else f"✓ {raised}".strip())
+            row.append(raised if all(met) else f"✓ {raised}".strip())
         places.append(row)
     others_rows = [
-        [f"`{name}`", "✓", *("✓" if place in offered else "" for place in PLACES)]
+        [
+            *(f"`{name}`", "✓"),
+            *("✓" if place in offered else "" for place in PLACES),
+            str(numbers[OTHERS_ON_DEVICE[name]]) if name in OTHERS_ON_DEVICE else "✓",
+        ]
         for name, offered in OTHERS.items()
     ]
     text = _TOP.format(
         keywords=_table(["", *(f"`{keyword}`" for keyword in KEYWORDS)], keywords),
         places=_table(["", *columns], places),
-        others=_table(["", "NumPy", *PLACES], others_rows),
+        others=_table(["", *columns], others_rows),
     )
     listed = [f"{number}. {sentence}" for sentence, number in numbers.items()]
     return "\n".join([text, *listed, ""]) if listed else text

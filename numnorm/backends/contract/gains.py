@@ -79,3 +79,11 @@ def check_any(parameters: list[Parameter], shape: Shape, error: ValueError) -> N
             if parameter.array is not None:
                 parameter.check_usual(shape)
         raise error
+
+
+def check_all(parameters: list[Parameter], shape: Shape, error: ValueError) -> None:
+    """Raise unless a parameter broadcasts against x, and all others have their usual shape."""
+    check_any(parameters, shape, error)
+    for parameter in parameters:
+        if parameter.array is not None and not parameter.is_broadcast(shape):
+            parameter.check_usual(shape)

@@ -139,6 +139,77 @@ def test_errors(library):
             numnorm.add_layer_norm(x, x, out=out, total_out=out)
 
 
+@pytest.mark.parametrize("gain", [None, "broadcasts"])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("gamma", (3,)), ("gamma", (2, 2)), ("beta", (3,)), ("out", (8,))]
+)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_nothing_is_written_before_an_error(library, gain, name, shape, axis):
+    if library.called == "jax":
+        pytest.skip("JAX has no arrays to write")
+    (value,) = take(library, shape, "float32", 1)
+    for target in {"out", "total_out"} - {name}:
+        x, residual = take(library, (2, 8), "float32", 2)
+        given = {"axis": axis, target: x, name: value}
+        if gain is not None and name != "gamma":
+            given["gamma"] = library.take(draw((2, 1) if axis else (1, 8)))
+        before = x.host.copy()
+        with pytest.raises(ValueError, match=f"^{name} must have shape"):
+            numnorm.add_layer_norm(x, residual, **given)
+        np.testing.assert_array_equal(x.host, before)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize("strided", ["no", "gamma", "total_out"])
+@pytest.mark.parametrize("name", ["gamma", "beta"])
+def test_the_sum_over_a_parameter(imported, request, loop, strided, name):
+    """Gamma and beta are read before their memory is written."""
+    if loop:
+        request.getfixturevalue("few_registers")
+    library = imported("cupy")
+    x, residual = take(library, (8, 16), "float32", 2)
+    memory = library.take(draw((8, 32)))
+    target = memory[:, ::2] if strided == "total_out" else memory.reshape((16, 16))[:8]
+    parameter = memory.reshape((256,))[1:97:6] if strided == "gamma" else memory[1, :16]
+    before = library.take(parameter.host.copy())
+    expected = numnorm.layer_norm(library.take(sum_of(x, residual)), **{name: before}).host
+    y, total = numnorm.add_layer_norm(x, residual, total_out=target, **{name: parameter})
+    np.testing.assert_array_equal(total.host, sum_of(x, residual))
+    np.testing.assert_array_equal(y.host, expected)
+
+
+def test_outputs_in_one_buffer(library):
+    """They are refused only if an element is in both."""
+    if library.called == "jax":
+        pytest.skip("JAX has no arrays to write")
+    x, residual = take(library, (3, 8), "float32", 2)
+    memory = library.take(draw((3, 16)))
+    for out, total_out in (
+        (memory[:, :8], memory[:, 8:]),
+        (memory[:, 1::2], memory[:, ::2]),
+    ):
+        y, total = numnorm.add_layer_norm(x, residual, out=out, total_out=total_out)
+        np.testing.assert_array_equal(total.host, sum_of(x, residual))
+        expected = numnorm.layer_norm(library.take(sum_of(x, residual))).host
+        np.testing.assert_array_equal(y.host, expected)
+    with pytest.raises(
+        ValueError, match=r"^out and total_out must not share .* got arrays that do"
+    ):
+        numnorm.add_layer_norm(x, residual, out=memory[:, :8], total_out=memory[:, 7:15])
+
+
+def test_names_of_gradients(library):
+    """Messages name the argument total."""
+    x, narrow = library.take(draw((2, 8))), library.take(draw((3,)))
+    _, total, mean, rstd = numnorm.add_layer_norm_forward(x, x)
+    for name in ("dy", "dtotal"):
+        given = {"dy": x, "total": total, "mean": mean, "rstd": rstd} | {name: narrow}
+        with pytest.raises(ValueError, match=rf"^{name} must have .*, the shape of total, got"):
+            numnorm.add_layer_norm_backward(**given)
+    with pytest.raises(ValueError, match=r"^gamma must have .*, the normalized axes of total, got"):
+        numnorm.add_layer_norm_backward(x, total, mean, rstd, narrow)
+
+
 def test_a_second_call(library):
     """It repeats the launches of the first, for other arrays."""
     for seed in range(3):

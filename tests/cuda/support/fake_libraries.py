@@ -89,6 +89,7 @@ def cupy():
         device = property(lambda self: SimpleNamespace(id=self.number))
         data = property(lambda self: SimpleNamespace(ptr=self.host.ctypes.data))
         flags = property(lambda self: SimpleNamespace(c_contiguous=self.host.flags.c_contiguous))
+        strides = property(lambda self: self.host.strides)
         __cuda_array_interface__ = property(lambda self: _interface(self.host))
 
         def transpose(self, order):
@@ -208,6 +209,12 @@ def torch():
 
         def is_contiguous(self):
             return self.host.flags.c_contiguous
+
+        def element_size(self):
+            return self.host.itemsize
+
+        def stride(self):
+            return tuple(step // self.host.itemsize for step in self.host.strides)
 
         def permute(self, order):
             return Tensor(self.host.transpose(order), self.device)

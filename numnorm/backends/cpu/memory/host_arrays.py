@@ -76,14 +76,14 @@ def as_statistic(name: str, value: Any, expected: Shape, meaning: str) -> Array:
     return as_parameter(name, value, expected, meaning, _FLOAT64, (math.prod(expected),))
 
 
-def like_input(name: str, value: Any, x: Array) -> Array:
-    """Return a gradient of the shape of x in the dtype of x."""
+def like_input(name: str, value: Any, x: Array, of: str = "x") -> Array:
+    """Return a gradient of the shape and dtype of x, which messages call `of`."""
     if type(value) is np.ndarray and value.dtype is x.dtype and value.shape == x.shape:
         return value
     array = as_float_array(name, value)
     if array.shape != x.shape:
-        check_shape(name, array.shape, x.shape, "the shape of the input")
-    return array if array.dtype is x.dtype else array.astype(x.dtype, copy=False)
+        check_shape(name, array.shape, x.shape, f"the shape of {of}")
+    return rounded(array, x.dtype)
 
 
 def wider_dtype(name: str, value: Any, x: Array) -> np.dtype[Any] | None:

@@ -204,7 +204,7 @@ def order_backward(
 ) -> Array:
     """Return dx: through the elements that the order statistics of a row are made of."""
     gradient = as_float_array("dy", dy)
-    check_shape("dy", gradient.shape, x.shape, "the shape of the input")
+    check_shape("dy", gradient.shape, x.shape, "the shape of x")
     if out is not None:
         check_out(out, x, "x")
     plan, moved = _plan_of(x.dtype, x.shape, layout), _moved(layout, x.ndim)

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_shape
-from numnorm.array_likes import check_out
+from numnorm.array_likes import as_plain_array, check_apart, check_out
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import is_small, run
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
+    Order,
     as_float_array,
     as_kernel_array,
     like_input,
@@ -62,15 +63,20 @@ def added_forward(
     x, residual = x.astype(wide, copy=False), residual.astype(wide, copy=False)
     for name, array in (("out", out), ("total_out", total_out)):
         if array is not None:
-            check_out(array, x, "the sum", name)
-    if out is not None and total_out is not None and np.may_share_memory(out, total_out):
-        raise ValueError("out and total_out must not share memory, got arrays that do")
+            check_out(array, x, "x", name)
+    if out is not None and total_out is not None:
+        check_apart("out", out, "total_out", total_out)
     plan = forward_plan(norm, x.dtype, layout, scaling)
     # In a cache the two calls are as fast, but for halves, which NumPy adds slowly.
     if plan.usual or plan.small or not _takes_as_usual(gamma, beta, layout=layout):
-        total = _sum_of(x, residual, total_out)
+        free = total_out is not None and _is_free(total_out, norm, gamma, beta, layout, plan)
+        total = _sum_of(x, residual, layout.order, total_out if free else None)
         y, mean, rstd = row_forward(norm, total, gamma, beta, layout, scaling, out, save)
-        return y, total, mean, rstd
+        if total_out is None:
+            return y, total, mean, rstd
+        if not free:
+            total_out[...] = total
+        return y, total_out, mean, rstd
     return _in_blocks(plan, norm, x, residual, gamma, beta, layout, out, total_out, save)
 
 
@@ -80,10 +86,27 @@ def _takes_as_usual(*parameters: Any, layout: RowLayout) -> bool:
     return all(shape == layout.parameter_shape for shape in given)
 
 
-def _sum_of(x: Array, residual: Array, out: Any = None) -> Array:
+def _is_free(
+    array: Array, norm: Norm, gamma: Any, beta: Any, layout: RowLayout, plan: Plan
+) -> bool:
+    """Return whether an output may be written before `row_forward` checks and reads parameters."""
+    try:
+        kernel_parameters(norm, gamma, beta, layout, plan.element_type)
+    except ValueError:
+        return False  # one broadcasts, or has a wrong shape
+    given = (as_plain_array("gamma", each) for each in (gamma, beta) if each is not None)
+    return not any(np.may_share_memory(array, each) for each in given)
+
+
+def _sum_of(x: Array, residual: Array, order: Order, out: Array | None) -> Array:
+    """Return the sum, in `out` or in a new array: as a kernel writes it, with axes in `order`."""
     with np.errstate(all="ignore"):  # a sum may leave the range of the dtype
-        total: Array = np.add(x, residual, out=out)
-    return total
+        if out is not None:
+            return np.add(x, residual, out=np.asarray(out))
+        if order is None:
+            return np.add(x, residual, order="C")
+        total = np.add(x.transpose(order), residual.transpose(order), order="C")
+    return total.transpose(np.argsort(order))
 
 
 def _in_blocks(
@@ -106,7 +129,7 @@ def _in_blocks(
     targets = [
         empty_like(source, other)
         if array is None
-        else output_like(source, x, "the sum", array, element_type, order, (other, *weights))
+        else output_like(source, x, "x", array, element_type, order, (other, *weights))
         for array in (out, total_out)
     ]
     mean, rstd = new_statistics(layout) if save else _NOTHING
@@ -141,11 +164,13 @@ def added_backward(
     given = norm, dy, x, mean, rstd, gamma, None, layout, scaling, detached
     if dtotal is None:
         return row_backward(*given, out)
-    addend = like_input("dtotal", dtotal, x)
+    addend = like_input("dtotal", dtotal, x, norm.names.x)
     one_dtype = type(dy) is np.ndarray and dy.dtype is x.dtype
     if one_dtype and not is_small(x.size) and _takes_as_usual(gamma, layout=layout):
         return gradients_of(*given, out, addend)
     dx, dgamma, dbeta = row_backward(*given, None)
     if out is not None:
         check_out(out, x, norm.names.x)
-    return _sum_of(dx, addend, dx if out is None else out), dgamma, dbeta
+    with np.errstate(all="ignore"):
+        np.add(dx, addend, out=dx if out is None else np.asarray(out))
+    return dx if out is None else out, dgamma, dbeta

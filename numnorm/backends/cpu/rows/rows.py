@@ -331,7 +331,7 @@ def _as_kernel_takes(
     """Return dy, x, mean and rstd, both parameters, and the dtype of their gradients."""
     element_type, order, size, names = plan.element_type, layout.order, plan.size, norm.names
     source = as_kernel_array(x, element_type, order, size)
-    grad = as_kernel_array(like_input(names.dy, dy, x), element_type, order, size)
+    grad = as_kernel_array(like_input(names.dy, dy, x, names.x), element_type, order, size)
     rstd = as_statistic(names.rstd, rstd, layout.statistic_shape, "one for each row")
     if norm.formula.centred:
         mean = as_statistic("mean", mean, layout.statistic_shape, "one for each row")

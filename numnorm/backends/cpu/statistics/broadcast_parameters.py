@@ -242,7 +242,7 @@ def backward_of_rows(
     dtype = gradient_dtype(norm.names.gamma, gamma, x.dtype)
     compute_dtype = element_type_of(x.dtype).compute_dtype
     dy = as_float_array(norm.names.dy, dy)
-    check_shape(norm.names.dy, dy.shape, x.shape, "the shape of the input")
+    check_shape(norm.names.dy, dy.shape, x.shape, f"the shape of {norm.names.x}")
     if out is not None:
         check_out(out, x, norm.names.x)
     rows = View(x.shape, layout.order, 1, layout.width)

@@ -396,7 +396,7 @@ def _checked(
     """Return dy, and mean and rstd as flat arrays; the mean is 0 without centring."""
     names, shape, meaning = norm.names, layout.statistic_shape, "one for each row"
     grad = as_float_array(names.dy, dy)
-    check_shape(names.dy, grad.shape, x.shape, "the shape of the input")
+    check_shape(names.dy, grad.shape, x.shape, f"the shape of {names.x}")
     rstd = as_statistic(names.rstd, rstd, shape, meaning)
     if not norm.formula.centred:
         return grad, (np.zeros(layout.rows), rstd)

@@ -7,7 +7,10 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from numnorm.arguments import FLOATS, Shape, check_shape
+from numnorm.array_likes import check_apart as host_check_apart
 from numnorm.backends.cuda.arrays.libraries import LIBRARIES, ArrayLibrary, library_of
 from numnorm.backends.cuda.arrays.recording import CURRENT
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, ElementType
@@ -167,7 +170,7 @@ def output_like(
     """
     destination = None
     if out is not None:
-        _check_out(name, out, x)
+        check_out(name, out, x)
         destination = out if order is None else x.lib.permuted(out, order)
         if x.lib.is_contiguous(destination) and not any(
             _clash(x.lib, destination, a, in_place=in_place) for a in inputs
@@ -188,7 +191,8 @@ def result(output: Output, x: DeviceArray, order: Order) -> Any:
     return x.lib.permuted(output.target, tuple(order.index(a) for a in range(len(order))))
 
 
-def _check_out(name: str, out: Any, x: DeviceArray) -> None:
+def check_out(name: str, out: Any, x: DeviceArray) -> None:
+    """Raise unless an array, an argument of a call, can take a result like x."""
     if not x.lib.writable:
         raise TypeError(f"{name} must be None: a {x.lib.label} cannot be written")
     array = as_companion(name, out, x)
@@ -217,6 +221,35 @@ def overlap(library: ArrayLibrary, one: Any, other: Any) -> bool:
     if CURRENT.recording is not None:
         CURRENT.recording.compared(one, other, extents)
     return extents[0].meets(extents[1])
+
+
+def check_apart(library: ArrayLibrary, name: str, array: Any, other: str, out: Any) -> None:
+    """Raise if two outputs share memory."""
+    if library.is_contiguous(array) and library.is_contiguous(out):
+        if overlap(library, array, out):
+            raise ValueError(f"{name} and {other} must not share memory, got arrays that do")
+    else:  # calls with such an output are not repeated without this check
+        host_check_apart(name, _shadow(library, array), other, _shadow(library, out))
+
+
+def _shadow(library: ArrayLibrary, array: Any) -> np.ndarray[Any, Any]:
+    """Return an array of NumPy that is where an array of a device is; nobody may read it."""
+    itemsize = ELEMENT_TYPES[library.dtype_name(array)].itemsize
+    memory = _Memory()
+    memory.__array_interface__ = {
+        "version": 3,
+        "typestr": f"|V{itemsize}",
+        "shape": library.shape(array),
+        "strides": library.strides(array),
+        "data": (library.address(array), True),
+    }
+    return np.asarray(memory)
+
+
+class _Memory:
+    """What NumPy takes for an array."""
+
+    __array_interface__: dict[str, Any]
 
 
 class Extent(NamedTuple):

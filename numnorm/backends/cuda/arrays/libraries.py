@@ -77,6 +77,10 @@ class ArrayLibrary:
         """Return whether an array is C-contiguous."""
         raise NotImplementedError
 
+    def strides(self, array: Any) -> tuple[int, ...]:
+        """Return the bytes between neighbours along each axis of an array that can be written."""
+        return tuple(array.strides)
+
     def permuted(self, array: Any, order: Sequence[int]) -> Any:
         """Return an array with its axes in another order, a view if the library has views."""
         return array.transpose(order)
@@ -272,6 +276,9 @@ class _Torch(ArrayLibrary):
 
     def is_contiguous(self, array: Any) -> bool:
         return bool(array.is_contiguous())
+
+    def strides(self, array: Any) -> tuple[int, ...]:
+        return tuple(step * array.element_size() for step in array.stride())
 
     def permuted(self, array: Any, order: Sequence[int]) -> Any:
         return array.permute(order)

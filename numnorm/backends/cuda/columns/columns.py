@@ -143,7 +143,7 @@ def column_backward(
 ) -> tuple[Any, ...]:
     """Return dx, dgamma, dbeta."""
     with on_device_of(x):
-        grad = as_parameter("dy", dy, x.shape, "the shape of the input", x)
+        grad = as_parameter("dy", dy, x.shape, f"the shape of {x.name}", x)
         others = mean, rstd, gamma, layout, detached, x.element
         if grad.element == x.element:
             return _column_backward(grad, x, *others, out, sums)

@@ -165,7 +165,7 @@ def row_backward(
 ) -> tuple[Any, ...]:
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
     with on_device_of(x):
-        grad = as_parameter(norm.names.dy, dy, x.shape, "the shape of the input", x)
+        grad = as_parameter(norm.names.dy, dy, x.shape, f"the shape of {x.name}", x)
         others = mean, rstd, gamma, beta, layout, scaling, detached, x.element
         if grad.element == x.element:
             return backward_of_one_dtype(norm, grad, x, *others, out)

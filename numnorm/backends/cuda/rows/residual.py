@@ -6,12 +6,14 @@ Rows that fit the registers are added by the kernel of the norm, others by a ker
 import math
 from typing import Any
 
+from numnorm.backends.contract.gains import check_all, parameters_of_rows
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
     as_parameter,
+    check_apart,
+    check_out,
     output_like,
-    overlap,
     result,
     with_array,
 )
@@ -28,7 +30,11 @@ from numnorm.backends.cuda.rows.forward import (
     row_forward,
     weight_of,
 )
-from numnorm.backends.cuda.statistics.broadcast_parameters import write_sum
+from numnorm.backends.cuda.statistics.broadcast_parameters import (
+    contiguous,
+    given_parameter,
+    write_sum,
+)
 from numnorm.backends.cuda.threads.row_columns import Weights
 from numnorm.backends.cuda.threads.row_shape import backward_shape, launch_shape
 from numnorm.layouts import RowLayout
@@ -51,20 +57,23 @@ def added_forward(
     with on_device_of(x):
         other = _in_dtype_of("residual", residual, x).array
         source = x.lib.contiguous(x.array)
-        # Outputs are checked before anything is written.
+        # All is checked before anything is written.
+        for name, array in (("out", out), ("total_out", total_out)):
+            if array is not None:
+                check_out(name, array, x)
+        if out is not None and total_out is not None:
+            check_apart(x.lib, "out", out, "total_out", total_out)
+        gamma, beta, weights = _parameters(norm, gamma, beta, layout, x)
         inputs = source, other, gamma, beta
-        y = output_like(x, None, out, inputs)
         total = output_like(x, None, total_out, inputs, name="total_out")
-        if out is not None and total_out is not None and overlap(x.lib, out, total_out):
-            raise ValueError("out and total_out must not share memory, got arrays that do")
-        weights = _plain_weights(norm, gamma, beta, layout, x)
         in_registers = layout.order is None and _in_registers(launch_shape, x, layout)
         if weights is None or not in_registers:
             if math.prod(x.shape):
                 write_sum(x, source, other, total.target)
-            sums = with_array(x, result(total, x, None))
+            sums = with_array(x, total.target)
             of_sums = row_forward(norm, sums, gamma, beta, layout, scaling, out, save)
-            return of_sums[0], sums.array, *of_sums[1:]
+            return of_sums[0], result(total, x, None), *of_sums[1:]
+        y = output_like(x, None, out, inputs)
         scale, shift = weights
         saved = ELEMENT_TYPES[x.lib.statistic_name(x.element.name)]
         statistics = new_statistics(x, layout, saved) if save else SavedStatistics(None, None)
@@ -88,15 +97,19 @@ def _in_dtype_of(name: str, value: Any, x: DeviceArray) -> DeviceArray:
     return array
 
 
-def _plain_weights(
+def _parameters(
     norm: Norm, gamma: Any, beta: Any, layout: RowLayout, x: DeviceArray
-) -> tuple[Weight, Weight] | None:
-    """Return gamma and beta, checked; None if one has not its usual shape."""
+) -> tuple[Any, Any, tuple[Weight, Weight] | None]:
+    """Return gamma and beta, checked and C-contiguous, and as weights unless one broadcasts."""
     try:
         scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
-        return scale, weight_of(norm, "beta", beta, 0.0, layout, x)
-    except ValueError:
-        return None  # it broadcasts, or `row_forward` raises the error
+        shift = weight_of(norm, "beta", beta, 0.0, layout, x)
+    except ValueError as error:
+        parameters = parameters_of_rows(norm, gamma, beta, layout, given_parameter(x))
+        check_all(parameters, x.shape, error)
+        scales, shifts = map(contiguous, parameters)
+        return scales, shifts, None
+    return scale.array, shift.array, (scale, shift)
 
 
 def _in_registers(shape_of: Any, x: DeviceArray, layout: RowLayout) -> bool:
@@ -120,18 +133,19 @@ def added_backward(
     out: Any,
 ) -> tuple[Any, ...]:
     """Return dx and the gradients of the parameters, where x is the sum."""
-    others = mean, rstd, gamma, None, layout, scaling, detached
+    options = layout, scaling, detached
     if dtotal is None:
-        return row_backward(norm, dy, x, *others, out)
+        return row_backward(norm, dy, x, mean, rstd, gamma, None, *options, out)
     with on_device_of(x):
         addend = _in_dtype_of("dtotal", dtotal, x)
         grad = as_parameter("dy", dy, x.shape, f"the shape of {x.name}", x)
-        usual = _plain_weights(norm, gamma, None, layout, x) is not None
-        if usual and grad.element == x.element and _in_registers(backward_shape, x, layout):
-            given = norm, grad, x, *others, x.element, out
+        gamma, _, weights = _parameters(norm, gamma, None, layout, x)
+        usual = weights is not None and grad.element == x.element
+        if usual and _in_registers(backward_shape, x, layout):
+            given = norm, grad, x, mean, rstd, gamma, None, *options, x.element, out
             return backward_of_one_dtype(*given, addend=addend)
         output = output_like(x, None, out, (addend.array,))
-        dx, *gradients = row_backward(norm, dy, x, *others, None)
+        dx, *gradients = row_backward(norm, dy, x, mean, rstd, gamma, None, *options, None)
         if math.prod(x.shape):
             write_sum(x, x.lib.contiguous(dx), addend.array, output.target)
         return result(output, x, None), *gradients

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape
-from numnorm.backends.contract.gains import Parameter, check_any
+from numnorm.backends.contract.gains import Parameter, check_all, check_any
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
@@ -131,7 +131,8 @@ def given_parameter(x: DeviceArray) -> Callable[[str, Any], DeviceArray]:
     return given
 
 
-def _contiguous(parameter: Parameter) -> Any:
+def contiguous(parameter: Parameter) -> Any:
+    """Return the array of a parameter, C-contiguous; None for None."""
     array = parameter.array
     return None if array is None else array.lib.contiguous(array.array)
 
@@ -149,7 +150,7 @@ def _launch_gained(
     arrays, types, steps = [], [], []
     for parameter in parameters:
         array = parameter.array
-        arrays.append(_contiguous(parameter))
+        arrays.append(contiguous(parameter))
         types.append(None if array is None else array.element)
         none = [0] * len(x.shape)
         steps.append(none if array is None else view.steps(parameter, x.shape))
@@ -191,10 +192,7 @@ def forward(
     weighting: Weighting | None = None,
 ) -> tuple[Any, ...]:
     """Return what `normalize` does, with parameters; raise the error if none of them broadcasts."""
-    check_any(parameters, x.shape, error)
-    for parameter in parameters:
-        if parameter.array is not None and not parameter.is_broadcast(x.shape):
-            parameter.check_usual(x.shape)
+    check_all(parameters, x.shape, error)
     given = [None if p.array is None else p.array.array for p in parameters]
     output = output_like(x, None, out, tuple(given))
     wide = compute_element_type(x.element)

@@ -330,7 +330,7 @@ def weighted_column_backward(
     """Return what `column_backward` returns, with statistics of what a weighting keeps."""
     channels = layout.channels
     with on_device_of(x):
-        grad = as_parameter("dy", dy, x.shape, "the shape of the input", x)
+        grad = as_parameter("dy", dy, x.shape, f"the shape of {x.name}", x)
         saved = given_statistic("mean", mean, x, channels)
         of_rstd = given_statistic("rstd", rstd, x, channels)
         centre, scale = in_float64(saved), in_float64(of_rstd)

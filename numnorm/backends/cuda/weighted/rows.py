@@ -130,7 +130,7 @@ def weighted_row_backward(
     """Return what `row_backward` returns, with statistics of what a weighting keeps."""
     order = layout.order
     with on_device_of(x):
-        grad = as_parameter(norm.names.dy, dy, x.shape, "the shape of the input", x)
+        grad = as_parameter(norm.names.dy, dy, x.shape, f"the shape of {x.name}", x)
         of_mean, of_rstd = saved_statistics(norm, mean, rstd, layout, x)
         try:
             scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
