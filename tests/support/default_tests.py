@@ -73,7 +73,9 @@ def main() -> int:
     without = " and ".join(f"not {word}" for word in SLOW)
     for nojit, chosen in (("1", [*UNCOMPILED, "-k", without]), ("0", COMPILED)):
         env = {**os.environ, "NUMBA_DISABLE_JIT": nojit}
-        status = subprocess.call([sys.executable, "-m", "pytest", *options, *chosen], env=env)
+        # -P: numnorm as it is installed, not the folder that is the current one.
+        pytest = [sys.executable, "-P", "-m", "pytest"]
+        status = subprocess.call([*pytest, *options, *chosen], env=env)
         if status:
             return status
     return 0
