@@ -311,7 +311,7 @@ def interpreters(session: nox.Session) -> None:
 def pythons(session: nox.Session) -> None:
     """Run what a version of Python can break, as Python and compiled, on each Python."""
     # Not the extra `test`: some of its libraries have no wheels for the newest versions.
-    libraries = ["pandas", "pytest", "pytest-xdist", "hypothesis"]
+    libraries = ["array-api-strict", "hypothesis", "pandas", "pytest", "pytest-xdist"]
     session.install("--prefer-binary", ".[autograd,bfloat16,dask,sklearn,xarray]", *libraries)
     session.run("pytest", *OF_PYTHONS, *WORKERS, *session.posargs, env={"NUMBA_DISABLE_JIT": "1"})
     compiled = {"NUMBA_CACHE_DIR": str(Path(session.create_tmp(), "kernels"))}

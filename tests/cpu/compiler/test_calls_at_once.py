@@ -6,9 +6,10 @@ and load or compile kernels. It matters most on a Python without the GIL.
 
 import json
 import os
+import sysconfig
 
 import pytest
-from every_call import COMPILED, output_of, start
+from every_call import COMPILED, in_new_process, output_of, start
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="threads need compiled kernels")
 
@@ -80,6 +81,12 @@ def check(threads, seconds, compiling, **environment):
     assert failures == []
     assert made >= threads * calls
     return made
+
+
+@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="has the GIL")
+def test_nothing_enables_the_gil():
+    source = "import sys, numnorm; numnorm.layer_norm([[1.0, 3.0]]); print(sys._is_gil_enabled())"
+    assert in_new_process("-c", source).strip() == "False"
 
 
 def test_calls_at_once():
