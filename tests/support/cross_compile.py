@@ -60,11 +60,13 @@ class CompileOnly:
 
 
 def _zeros(kind: Any) -> Any:
-    """Return zero for a Numba type, or as many as a tuple has."""
+    """Return zero of a Numba type, for a tuple those of its types."""
     types: Any = importlib.import_module("numba.core.types")
     if isinstance(kind, types.BaseTuple):
         return tuple(map(_zeros, kind))
-    return None if kind == types.none else 0
+    # The next kernel is compiled for the type of what it is given.
+    kinds = {types.Boolean: False, types.Integer: 0, types.Float: 0.0}
+    return next((zero for one, zero in kinds.items() if isinstance(kind, one)), None)
 
 
 def run_no_kernels() -> None:
