@@ -376,7 +376,7 @@ def arm(session: nox.Session) -> None:
     session.log("kernels that the emulated processor compiles itself")
     run(*pytest, chosen[1], "-k", "layer_norm_saves", NUMBA_CACHE_DIR=f"{scratch}/empty")
     if not session.posargs:
-        what = "tests of accuracy, and every norm and cell beside x86-64, compiled"
+        what = "tests of accuracy, and norms, moving norms and cells beside x86-64, compiled"
         run("tests/support/tried.py", "record", "--how", "emulated", "--what", what)
         session.run("python", "tests/support/tried.py", "write")
 
