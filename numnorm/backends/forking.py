@@ -6,12 +6,14 @@ compiler lock. So a fork takes that lock first and releases it in both processes
 """
 
 import sys
+import threading
 from typing import Any
 
 from numnorm.operating_system import at_fork
 
 _threads_are_gone = False
-_lock: Any = None
+# The lock that a thread holds while it forks; another one may fork before there is a lock.
+_held = threading.local()
 
 
 def threads_are_gone() -> bool:
@@ -20,16 +22,16 @@ def threads_are_gone() -> bool:
 
 
 def _hold_compilation() -> None:
-    global _lock
     module = sys.modules.get("numba.core.compiler_lock")
-    _lock = getattr(module, "global_compiler_lock", None)
-    if _lock is not None:
-        _lock.acquire()
+    _held.lock = getattr(module, "global_compiler_lock", None)
+    if _held.lock is not None:
+        _held.lock.acquire()
 
 
 def _release_compilation() -> None:
-    if _lock is not None:
-        _lock.release()
+    lock: Any = getattr(_held, "lock", None)
+    if lock is not None:
+        lock.release()
 
 
 def _after_fork_in_child() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -63,16 +64,18 @@ def _build() -> str:
 
 
 _targets: dict[str, str] = {}
+_targets_lock = threading.Lock()  # XLA refuses a second handler of one name
 
 
 def target_of(name: str, handler: Callable[[], int]) -> str:
     """Return the name of a target, after its handler is compiled and registered."""
-    if name not in _targets:
-        target = f"{_PREFIX}.{name}.{_build()}"
-        capsule = jax.ffi.pycapsule(ctypes.c_void_p(handler()))
-        jax.ffi.register_ffi_target(target, capsule, platform="cpu")
-        _targets[name] = target
-    return _targets[name]
+    with _targets_lock:
+        if name not in _targets:
+            target = f"{_PREFIX}.{name}.{_build()}"
+            capsule = jax.ffi.pycapsule(ctypes.c_void_p(handler()))
+            jax.ffi.register_ffi_target(target, capsule, platform="cpu")
+            _targets[name] = target
+        return _targets[name]
 
 
 def call_python(

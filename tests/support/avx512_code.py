@@ -15,6 +15,8 @@ import re
 import sys
 import tempfile
 
+from cross_compile import attempt, run_no_kernels
+
 TARGET = {
     "NUMBA_CPU_NAME": "skylake-avx512",
     "NUMBA_CPU_FEATURES": "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+lzcnt,+avx,+avx2,+fma,+f16c,+bmi"
@@ -91,26 +93,6 @@ def _is_masked(lines, kind, register):
     return not vector
 
 
-class CompileOnly:
-    """A compiled function that is compiled where it would be called."""
-
-    def __init__(self, dispatcher):
-        self._dispatcher = dispatcher
-
-    def __call__(self, *arguments):
-        dispatcher = self._dispatcher
-        if dispatcher.py_func.__code__.co_flags & 4:  # *arguments
-            arguments = arguments[0], tuple(arguments[1:])
-        dispatcher.compile(tuple(map(dispatcher.typeof_pyval, arguments)))
-
-    def compile(self, kinds):
-        self._dispatcher.compile(kinds)
-        return lambda *arguments: None
-
-    def __getattr__(self, name):
-        return getattr(self._dispatcher, name)
-
-
 def report_compiled(codegen, binding):
     """Have each library of Numba report its masked loads when it is complete."""
     finalize = codegen.JITCodeLibrary._finalize_final_module
@@ -159,14 +141,6 @@ def weighted(dtypes):
                         attempt(backward, x, x, rstd, rstd, size, axis=axis, **keywords)
 
 
-def attempt(function, *arguments, **keywords):
-    """Call a function whose kernels do nothing, which may fail for what they return."""
-    try:
-        function(*arguments, **keywords)
-    except (TypeError, ValueError) as error:
-        print(f"({getattr(function, '__name__', function)}: {error})", file=sys.stderr)
-
-
 def main(names, dtypes, *options):
     """Compile."""
     os.environ.update(TARGET, NUMBA_CACHE_DIR=tempfile.mkdtemp())
@@ -174,11 +148,9 @@ def main(names, dtypes, *options):
     from llvmlite import binding
     from numba.core import codegen
 
-    from numnorm.backends.cpu.compiler import jit
     from numnorm.commands.compile import calls
 
-    compiled = jit._entry
-    jit._entry = lambda name, function, **options: CompileOnly(compiled(name, function, **options))
+    run_no_kernels()
     binding.initialize_native_asmparser()
     report_compiled(codegen, binding)
     dtypes = dtypes.split(",")

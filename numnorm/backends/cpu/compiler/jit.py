@@ -51,9 +51,8 @@ def inlined(function: Function) -> Function:
     compiled once.
     """
     key = _identity(function)
-    if key not in _helpers:
-        _helpers[key] = numba.njit(**_HELPER)(function)
-    return _helpers[key]
+    # The first of several threads makes the one that all get.
+    return _helpers.get(key) or _helpers.setdefault(key, numba.njit(**_HELPER)(function))
 
 
 def shared(function: Function) -> Function:
@@ -62,9 +61,7 @@ def shared(function: Function) -> Function:
     A call costs some nanoseconds. It is for large helpers outside of the inner loops.
     """
     key = _identity(function), "shared"
-    if key not in _helpers:
-        _helpers[key] = numba.njit(**_SHARED)(function)
-    return _helpers[key]
+    return _helpers.get(key) or _helpers.setdefault(key, numba.njit(**_SHARED)(function))
 
 
 def _identity(value: Any) -> Any:
