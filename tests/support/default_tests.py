@@ -13,8 +13,7 @@ import os
 import subprocess
 import sys
 
-# Two processes; one file stays in one of them, so that no kernel is compiled twice.
-WORKERS = ["-n", "2", "--dist", "loadfile"]
+WORKERS = ["-n", "2"]
 
 # These run the kernels as Python.
 UNCOMPILED = [
@@ -71,7 +70,11 @@ def main() -> int:
     parser.add_argument("--first", action="store_true", help="stop at the first failure")
     options = [*WORKERS, *(["-x"] if parser.parse_args().first else [])]
     without = " and ".join(f"not {word}" for word in SLOW)
-    for nojit, chosen in (("1", [*UNCOMPILED, "-k", without]), ("0", COMPILED)):
+    runs = (
+        ("1", ["--dist", "worksteal", *UNCOMPILED, "-k", without]),
+        ("0", ["--dist", "loadfile", *COMPILED]),  # so that no kernel is compiled twice
+    )
+    for nojit, chosen in runs:
         env = {**os.environ, "NUMBA_DISABLE_JIT": nojit}
         # -P: numnorm as it is installed, not the folder that is the current one.
         pytest = [sys.executable, "-P", "-m", "pytest"]
