@@ -42,6 +42,7 @@ OF_PYTHONS = [
     *(f"tests/norms/test_{name}.py" for name in ("moments", "outputs", "positional_encoding")),
     *(f"tests/recurrent/test_cell_{name}.py" for name in ("calls", "declarations")),
     "tests/project/test_structure.py",
+    "tests/cpu/compiler/test_calls_at_once.py",
 ]
 # Where `interpreters` unpacks Pythons; others of the same version come first.
 INTERPRETERS = Path("build/pythons").resolve()

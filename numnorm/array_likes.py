@@ -37,8 +37,8 @@ _MOST_WORK: Any = 100_000  # NumPy's types allow -1 and 0
 def is_masked(kind: type) -> bool:
     """Return whether arrays of a type have a mask, which `np.asarray` would drop."""
     # Importing numpy.ma is slow; before somebody has imported it, no array can have a mask.
-    masked = sys.modules.get("numpy.ma")
-    return masked is not None and issubclass(kind, masked.MaskedArray)
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    return masked is not None and issubclass(kind, masked)
 
 
 def is_on_device(value: Any) -> bool:
@@ -229,8 +229,10 @@ def _only_iterates(value: Any) -> bool:
 
 def _without_gradients(kind: type) -> bool:
     """Return whether a kind of tensor is PyTorch's and, for now, nothing records its gradient."""
-    torch = sys.modules.get("torch")
-    return torch is not None and issubclass(kind, torch.Tensor) and not torch.is_grad_enabled()
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor is None or not issubclass(kind, tensor):
+        return False
+    return not sys.modules["torch"].is_grad_enabled()
 
 
 def _mismatch(value: Any, reason: Exception | None) -> str:

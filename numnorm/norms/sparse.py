@@ -40,8 +40,8 @@ _FLOAT64 = np.dtype(np.float64)
 
 def is_sparse(x: Any) -> bool:
     """Return whether an object is a sparse matrix or array of SciPy."""
-    sparse = modules.get("scipy.sparse")
-    return sparse is not None and bool(sparse.issparse(x))
+    issparse = getattr(modules.get("scipy.sparse"), "issparse", None)
+    return issparse is not None and bool(issparse(x))
 
 
 def check_dense_gradient(x: Any, with_mean: Any, clip: Any) -> None:

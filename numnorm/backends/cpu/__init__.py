@@ -117,6 +117,8 @@ def _imported(name: str) -> Any:
     enabled = gc.isenabled()
     gc.disable()
     try:
+        # Its modules import each other: threads that began with different ones would get parts.
+        importlib.import_module("numba")
         return importlib.import_module(name)
     finally:
         if enabled:
