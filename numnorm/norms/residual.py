@@ -17,8 +17,8 @@ from numnorm.norms.results import Gradients, RMSGradients
 from numnorm.norms.rms import RMS
 
 _OF_TOTAL = Names(x="total")
-_LAYER = dataclasses.replace(LAYER, names=_OF_TOTAL)
-_RMS = dataclasses.replace(RMS, names=_OF_TOTAL)
+_LAYER_OF_TOTAL = dataclasses.replace(LAYER, names=_OF_TOTAL)
+_RMS_OF_TOTAL = dataclasses.replace(RMS, names=_OF_TOTAL)
 
 
 class Added(NamedTuple, Generic[Array]):
@@ -144,7 +144,7 @@ def add_layer_norm(
     The sum is rounded to its dtype before it is normalized, so that y is what
     ``layer_norm(x + residual)`` returns, to the last bit except the sign of NaN, for arrays of
     floats; integers and bool become float64 before they are added. The sum of large arrays goes
-    to memory once and is not read from there: the two calls move six arrays, this one moves four.
+    to memory once and is not read from there: the two calls move five arrays, this one moves four.
 
     References
     ----------
@@ -255,7 +255,8 @@ def add_layer_norm_backward(
 
     Notes
     -----
-    dx is rounded to its dtype before `dtotal` is added, which is rounded to it, too.
+    On the host dx is rounded to its dtype before `dtotal`, rounded to it, too, is added. On a
+    device the sum may be rounded once.
 
     Examples
     --------
@@ -272,7 +273,7 @@ def add_layer_norm_backward(
     if "dask" in modules and any_lazy(dy, total, mean, rstd, gamma, dtotal):
         return lazily(add_layer_norm_backward, locals())
     given = dy, dtotal, total, mean, rstd, gamma, axis, detached_by(detach), out
-    return Gradients(*_backward("layer_norm", _LAYER, *given))
+    return Gradients(*_backward("layer_norm", _LAYER_OF_TOTAL, *given))
 
 
 def add_rms_norm(
@@ -413,7 +414,7 @@ def add_rms_norm_backward(
     if "dask" in modules and any_lazy(dy, total, rstd, gamma, dtotal):
         return lazily(add_rms_norm_backward, locals())
     given = dy, dtotal, total, None, rstd, gamma, axis, Detached(), out
-    dx, dgamma, _ = _backward("rms_norm", _RMS, *given)
+    dx, dgamma, _ = _backward("rms_norm", _RMS_OF_TOTAL, *given)
     return RMSGradients(dx, dgamma)
 
 

@@ -202,7 +202,9 @@ def finder(mutation: Mutation) -> str | None:
     """Return the first test that fails with a fault; None if all pass."""
     with tempfile.TemporaryDirectory() as folder:
         package = shutil.copytree(
-            REPOSITORY / "numnorm", Path(folder, "numnorm"), ignore=shutil.ignore_patterns("*.nbi")
+            REPOSITORY / "numnorm",
+            Path(folder, "numnorm"),
+            ignore=shutil.ignore_patterns("__pycache__"),
         )
         mutate(package, mutation)
         env = {**os.environ, "PYTHONPATH": folder, "NUMBA_CACHE_DIR": str(Path(folder, "kernels"))}

@@ -62,12 +62,15 @@ def run(command: list[str]) -> str:
 
 def extract(root: Path, version: str, packages: list[str], architecture: str) -> None:
     """Unpack a Python, other packages, and all that they need into a new folder."""
-    shutil.rmtree(root, ignore_errors=True)
-    root.mkdir(parents=True)
+    unfinished = root.with_name(f"{root.name}.unfinished")
+    for folder in (root, unfinished):
+        shutil.rmtree(folder, ignore_errors=True)
+    unfinished.mkdir(parents=True)
     suite, packages = SUITES.get(version, "sid"), [f"python{version}", *packages]
     with tempfile.TemporaryDirectory() as files:
         for file in download(Path(files), suite, packages, architecture):
-            run(["dpkg-deb", "--extract", str(file), str(root)])
+            run(["dpkg-deb", "--extract", str(file), str(unfinished)])
+    unfinished.rename(root)
 
 
 def unpack(folder: Path, version: str) -> Path:

@@ -6,6 +6,8 @@ formulas and tells whether these tests find it::
 
     python tests/support/default_tests.py          # all
     python tests/support/default_tests.py --first  # up to the first failure
+
+Other options go to pytest.
 """
 
 import argparse
@@ -68,7 +70,8 @@ def main() -> int:
     """Run the tests, and return a status that is not 0 if one fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", action="store_true", help="stop at the first failure")
-    options = [*WORKERS, *(["-x"] if parser.parse_args().first else [])]
+    known, others = parser.parse_known_args()
+    options = [*WORKERS, *(["-x"] if known.first else []), *others]
     without = " and ".join(f"not {word}" for word in SLOW)
     runs = (
         ("1", ["--dist", "worksteal", *UNCOMPILED, "-k", without]),

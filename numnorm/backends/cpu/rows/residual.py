@@ -67,9 +67,11 @@ def added_forward(
     if out is not None and total_out is not None:
         check_apart("out", out, "total_out", total_out)
     plan = forward_plan(norm, x.dtype, layout, scaling)
-    # In a cache the two calls are as fast, but for halves, which NumPy adds slowly.
-    if plan.usual or plan.small or not _takes_as_usual(gamma, beta, layout=layout):
-        free = total_out is not None and _is_free(total_out, norm, gamma, beta, layout, plan)
+    # In a cache the two calls are as fast. Halves, which NumPy adds slowly, are never `usual`.
+    if plan.usual or plan.small or not _none_broadcasts(gamma, beta, layout=layout):
+        free = total_out is not None and _is_free_to_write(
+            total_out, norm, gamma, beta, layout, plan
+        )
         total = _sum_of(x, residual, layout.order, total_out if free else None)
         y, mean, rstd = row_forward(norm, total, gamma, beta, layout, scaling, out, save)
         if total_out is None:
@@ -80,13 +82,13 @@ def added_forward(
     return _in_blocks(plan, norm, x, residual, gamma, beta, layout, out, total_out, save)
 
 
-def _takes_as_usual(*parameters: Any, layout: RowLayout) -> bool:
+def _none_broadcasts(*parameters: Any, layout: RowLayout) -> bool:
     """Return whether no parameter broadcasts against x."""
     given = (np.shape(array) for array in parameters if array is not None)
     return all(shape == layout.parameter_shape for shape in given)
 
 
-def _is_free(
+def _is_free_to_write(
     array: Array, norm: Norm, gamma: Any, beta: Any, layout: RowLayout, plan: Plan
 ) -> bool:
     """Return whether an output may be written before `row_forward` checks and reads parameters."""
@@ -165,8 +167,8 @@ def added_backward(
     if dtotal is None:
         return row_backward(*given, out)
     addend = like_input("dtotal", dtotal, x, norm.names.x)
-    one_dtype = type(dy) is np.ndarray and dy.dtype is x.dtype
-    if one_dtype and not is_small(x.size) and _takes_as_usual(gamma, layout=layout):
+    one_dtype = type(dy) is np.ndarray and dy.dtype == x.dtype
+    if one_dtype and not is_small(x.size) and _none_broadcasts(gamma, layout=layout):
         return gradients_of(*given, out, addend)
     dx, dgamma, dbeta = row_backward(*given, None)
     if out is not None:
