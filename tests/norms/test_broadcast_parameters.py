@@ -103,8 +103,8 @@ def test_a_gain_broadcasts_where_axis_names_all_axes(shape):
 def test_errors_name_the_shape_that_broadcasts():
     x = np.ones((2, 3, 4, 5))
     message = (
-        r"^gamma must have shape \(3,\), the channels of x, or \(1, 3, 1, 1\) to broadcast "
-        r"against x, got \(3, 1, 1\)$"
+        r"^gamma must have shape \(3,\), the channels of x, or \(1, 3, 1, 1\) to broadcast, "
+        r"got \(3, 1, 1\)$"
     )
     with pytest.raises(ValueError, match=message):
         numnorm.batch_norm(x, np.ones((3, 1, 1)))

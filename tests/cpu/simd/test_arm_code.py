@@ -37,8 +37,13 @@ def test_moving_means_have_vectors_and_fused_operations(tmp_path):
     check(kernels_of(tmp_path, "neoverse-n1", "moving_norm"), ("numnorm_moving_window",))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("target", ["apple-m1", "neoverse-n1", "neoverse-v1", "neoverse-v2"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(name, marks=pytest.mark.full if name == "neoverse-n1" else pytest.mark.slow)
+        for name in ("apple-m1", "neoverse-n1", "neoverse-v1", "neoverse-v2")
+    ],
+)
 def test_every_family_has_vectors_and_fused_operations(tmp_path, target):
     kernels = kernels_of(tmp_path, target)
     rows = "numnorm_row_forward", "numnorm_row_backward"
