@@ -232,7 +232,7 @@ def test_chunks_give_the_bytes_of_one_call(closed, masked):
         found.append(y)
     np.testing.assert_array_equal(np.concatenate(found, 1), expected)
     # The state keeps the steps within the last duration.
-    first = times[-1] - window
+    first = times[-1] - np.timedelta64(window)
     kept = times >= first if closed in ("left", "both") else times > first
     assert len(state.times) == state.values.shape[1] == kept.sum()
     assert state.steps == 120
