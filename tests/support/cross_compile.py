@@ -1,8 +1,9 @@
 """Kernels that are compiled for another processor, and not run.
 
 A process calls `compile_for` before it imports numnorm. Its calls then compile the kernels that
-they need, run none of them, and return uninitialized arrays. This file as a program compiles the
-kernels of `every_call.py` and of the default tests into the cache of the other processor::
+they need and run none of them: results are uninitialized, and numbers 0. This file as a program
+compiles the kernels of `processor_results.py`, and of the norms in `compile_kernels.py`, into the
+cache of the other processor::
 
     NUMBA_CACHE_DIR=FOLDER python cross_compile.py TARGET --python "VERSION"
 
@@ -11,6 +12,7 @@ where VERSION is `sys.version` of the Python that will load them.
 
 import argparse
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -46,7 +48,7 @@ class CompileOnly:
 
     def __call__(self, *arguments: Any) -> Any:
         dispatcher = self._dispatcher
-        if dispatcher.py_func.__code__.co_flags & 4:  # *arguments
+        if dispatcher.py_func.__code__.co_flags & inspect.CO_VARARGS:
             arguments = arguments[0], tuple(arguments[1:])
         return self.compile(tuple(map(dispatcher.typeof_pyval, arguments)))()
 
@@ -119,7 +121,7 @@ def main() -> None:
     for _, _, call in importlib.import_module("processor_results").calls():
         attempt(call)
     for job in importlib.import_module("compile_kernels").jobs():
-        if job.function.__name__ != "cell":
+        if job.function.__name__ != "cell":  # `processor_results` calls the cells that are compared
             attempt(job.run)
 
 

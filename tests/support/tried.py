@@ -41,7 +41,7 @@ def this_python() -> str:
 
 
 def records() -> list[dict[str, str]]:
-    """Return the records, sorted by Python and platform."""
+    """Return the records, as `record` has sorted them: by Python and platform."""
     with RECORDS.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
