@@ -27,7 +27,7 @@ ORDER = np.random.default_rng(0).permutation(len(IMAGES))
 # --------------
 #
 # ``momentum`` is the share of the new batch. The statistics begin with the mean 0 and the variance
-# 1, and at a momentum of 0.01 much of that is left for hundreds of batches. "cumulative" weights
+# 1, and at a momentum of 0.01 a third of that is left after a hundred batches. "cumulative" weights
 # all batches alike: nothing is left of the beginning, but the batches of the first epochs, when the
 # weights were others, count as much as the last ones.
 
@@ -164,7 +164,7 @@ for name in [*AVERAGES, "exact"]:
     print(f"{name:>10}", *(f"{value:<15.1f}" for value in worst), sep="  ")
 
 # %%
-# A last batch of one has no variance, and there is an error.
+# A last batch of one has no variance, and raises an error.
 
 try:
     learned(0, FULL + 1)
