@@ -5,8 +5,8 @@ A small convolutional network in NumPy learns handwritten digits with four norms
 
 The authors of layer norm found batch norm better in convolutional networks: the units of a layer,
 they say, do not have similar statistics there, as many of those at the border are rarely active.
-Here, too, layer norm is behind batch norm. It is also behind group norm and instance norm, and ahead
-of no norm.
+Here, too, layer norm is behind batch norm. It is also behind group norm and instance norm, and
+ahead of no norm.
 
 To run it, in the folder of the sources: ``pip install '.[demo]'``, then
 ``python docs/gallery/digits_convolutions.py``

@@ -4,9 +4,9 @@
 Three LSTMs learn to predict the next letter of a text: with layer norm, with batch norm in the
 recurrence, and without a norm; in batches of 128 and of 4.
 
-At one rate of learning, layer norm is ahead of the others with both, as its authors found. Batch
-norm needs the large batch: with the small one it is behind no norm. At three times that rate layer
-norm is ahead of no norm with the large batch only.
+At one learning rate, layer norm is ahead of the others with both, as its authors found. Batch norm
+needs the large batch: with the small one it is behind no norm. At three times that rate layer norm
+is ahead of no norm with the large batch only.
 
 To run it, in the folder of the sources: ``pip install '.[demo]'``, then
 ``python docs/gallery/lstm_characters.py``
