@@ -280,6 +280,15 @@ def chemotools(session: nox.Session) -> None:
 
 
 @nox.session
+def coming_from(session: nox.Session) -> None:
+    """Run both columns of the tables in docs/coming_from."""
+    # On Linux without a GPU, install CPU builds of torch and torchaudio first, as for `torch`.
+    libraries = ["braindecode==1.8.1", "chemotools==0.5.0", "librosa==0.11.0", "scanpy>=1.11.5"]
+    session.install("torch==2.13.0", "torchaudio==2.11.1", *libraries, ".[test]")
+    session.run("pytest", "-m", "coming_from", *session.posargs)
+
+
+@nox.session
 def onnxruntime(session: nox.Session) -> None:
     """Run the comparisons with ONNX Runtime."""
     session.install("onnx==1.23.2", "onnxruntime==1.31.1", ".[test]")
