@@ -19,9 +19,9 @@ class Timed:
     """How often asv times a call: all suites of a commit take about three minutes."""
 
     # At least, at most, and seconds. With a `setup`, which runs before each, a sample is one call.
-    repeat = (5, 200, 0.3)
+    repeat = (5, 200, 0.2)
     rounds = 1
-    warmup_time = 0.05
+    warmup_time = 0.02
 
 
 class Calls(NamedTuple):

@@ -58,7 +58,7 @@ class Images(_Norms):
 class Dtypes(_Norms):
     """Other dtypes than float32, in one shape: a matrix if the norm takes one, else images."""
 
-    params = (OF_DTYPES, ["float16", "bfloat16", "float64"])
+    params = (OF_DTYPES, ["bfloat16", "float64"])
     param_names = ("norm", "dtype")
 
     def setup(self, norm: str, dtype: str) -> None:
@@ -69,7 +69,7 @@ class Dtypes(_Norms):
 class Detached(Timed):
     """The gradients of a layer norm with constant statistics."""
 
-    params = ("mean", "scale", "both")
+    params = ("mean", "both")
     param_names = ("detach",)
 
     def setup(self, detach: str) -> None:
