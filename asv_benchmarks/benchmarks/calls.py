@@ -5,6 +5,7 @@ A new norm needs a function here and an entry in `OF_MATRICES` or `OF_IMAGES`.
 
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,14 @@ import numnorm
 
 from .arrays import Array
 
-# asv's `repeat`: with a `setup`, a sample is a single call, so that short calls need many samples.
-MANY_SAMPLES = (10, 1000, 1.0)
+
+class Timed:
+    """How often asv times a call: all suites of a commit take about three minutes."""
+
+    # At least, at most, and seconds. With a `setup`, which runs before each, a sample is one call.
+    repeat = (5, 200, 0.2)
+    rounds = 1
+    warmup_time = 0.02
 
 
 class Calls(NamedTuple):
@@ -22,6 +29,13 @@ class Calls(NamedTuple):
 
     forward: Callable[..., Any]
     backward: Callable[..., Any]
+
+
+def need(name: str, *keywords: str) -> None:
+    """Have asv skip a benchmark of what a commit does not have yet."""
+    function = getattr(numnorm, name, None)
+    if function is None or not {*keywords} <= signature(function).parameters.keys():
+        raise NotImplementedError(f"this commit has no {name}({', '.join(keywords)})")
 
 
 def layer_norm(x: Array, dy: Array) -> Calls:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -106,23 +107,52 @@ FAMILIES: dict[str, Callable[[Array], None]] = {
 }
 
 
+# Those of the dashboard; the others share most of these kernels.
+TRACKED = [
+    "layer_norm both ways",
+    "rms_norm",
+    "group_norm",
+    "batch_norm both ways",
+    "layer_norm with a mask both ways",
+    "batch_norm with a mask both ways",
+    "moving_norm both ways",
+    "exponential_norm both ways",
+    "lstm both ways",
+]
+
+
 class Compilation:
     """With float32, serially and in parallel."""
 
-    params = (list(FAMILIES),)
+    params = (TRACKED,)
     param_names = ("family",)
     unit = "plain layer norms"
-    timeout = 600
 
-    def track_first_calls(self, family: str) -> float:
+    def setup_cache(self) -> dict[str, float | None]:
+        """Compile all families, two at a time: CPU seconds are counted, and asv waits less."""
+        with ThreadPoolExecutor(2) as pool:
+            return dict(zip(TRACKED, pool.map(_multiple, TRACKED), strict=True))
+
+    def setup(self, multiples: dict[str, float | None], family: str) -> None:
+        """Have asv skip what the commit does not have yet."""
+        if multiples[family] is None:
+            raise NotImplementedError(family)
+
+    def track_first_calls(self, multiples: dict[str, float | None], family: str) -> float | None:
         """All kernels of a family."""
-        with tempfile.TemporaryDirectory() as cache:
-            return float(
-                subprocess.check_output(
-                    [sys.executable, "-P", __file__, family],
-                    env={**os.environ, "NUMBA_CACHE_DIR": cache},
-                )
-            )
+        return multiples[family]
+
+
+def _multiple(family: str) -> float | None:
+    """Return what a process with an empty cache prints, or None if it fails."""
+    with tempfile.TemporaryDirectory() as cache:
+        done = subprocess.run(
+            [sys.executable, "-P", __file__, family],
+            env={**os.environ, "NUMBA_CACHE_DIR": cache},
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+    return float(done.stdout) if done.returncode == 0 else None
 
 
 def main(family: str) -> None:

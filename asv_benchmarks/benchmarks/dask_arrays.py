@@ -14,26 +14,27 @@ import numpy as np
 import numnorm
 
 from .arrays import drawn
-from .calls import MANY_SAMPLES
+from .calls import Timed, need
 
 NORMS: dict[str, Callable[..., Any]] = {
     "layer_norm": numnorm.layer_norm,
     "batch_norm": numnorm.batch_norm,
 }
 
-SHAPE = (65536, 1024)
-ROUNDS = 20
+SHAPE = (32768, 1024)
+ROUNDS = 7
 
 
 class Throughput:
     """The threaded scheduler, on as many threads as the call on the whole array has."""
 
-    params = (list(NORMS), [1024, 4096, 16384])
+    params = (list(NORMS), [1024, 8192])
     param_names = ("norm", "rows of a block")
     unit = "calls"
 
     def setup(self, norm: str, rows: int) -> None:
         """Make the data, and the graph."""
+        need("chunk_multiple")
         self.x, _ = drawn(SHAPE)
         self.out = np.empty_like(self.x)
         self.lazy = NORMS[norm](da.from_array(self.x, chunks=(rows, SHAPE[1])))
@@ -47,15 +48,15 @@ class Throughput:
         return round(median(_seconds(blocks) / _seconds(whole) for _ in range(ROUNDS)), 3)
 
 
-class Graph:
+class Graph(Timed):
     """The time to make the graph of an array of a number of blocks; nothing is computed."""
 
-    params = (list(NORMS), [16, 256, 4096])
+    params = (list(NORMS), [16, 1024])
     param_names = ("norm", "blocks")
-    repeat = MANY_SAMPLES
 
     def setup(self, norm: str, blocks: int) -> None:
         """Make the array."""
+        need("chunk_multiple")
         step = numnorm.chunk_multiple((1, 8))
         self.x = da.zeros((blocks * step, 8), np.float32, chunks=(step, 8))
 

@@ -3,15 +3,14 @@
 import numnorm
 
 from .arrays import drawn
-from .calls import MANY_SAMPLES
+from .calls import Timed
 
 
-class Moments:
+class Moments(Timed):
     """Statistics of the columns of float32 and float64."""
 
     params = ("float32", "float64")
     param_names = ("dtype",)
-    repeat = MANY_SAMPLES
 
     def setup(self, dtype: str) -> None:
         """Make one chunk and the moments before it."""

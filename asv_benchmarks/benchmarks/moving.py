@@ -3,33 +3,33 @@
 import numnorm
 
 from .arrays import drawn
-from .calls import MANY_SAMPLES
+from .calls import Timed, need
 
 WINDOW = 300
 ALPHA = 1e-3
 
-# Features of an utterance, a recording of EEG, and a single trace.
+# In float32: features of an utterance, a recording of EEG, and a single trace.
 SEQUENCES = [(600, 80), (50_000, 22), (1_000_000, 1)]
 
 
-class _Moving:
+class _Moving(Timed):
     """Runs the calls once in `setup`, so that they are compiled before they are timed."""
 
-    params = (SEQUENCES, ["float32", "float64"])
-    param_names = ("steps and channels", "dtype")
-    repeat = MANY_SAMPLES
+    params = (SEQUENCES,)
+    param_names = ("steps and channels",)
     name: str
     number: float
 
-    def setup(self, shape: tuple[int, int], dtype: str) -> None:
+    def setup(self, shape: tuple[int, int]) -> None:
         """Make the data, and what the backward pass needs."""
-        self.x, self.dy = drawn(shape, dtype)
+        need(self.name)
+        self.x, self.dy = drawn(shape)
         self.plain = getattr(numnorm, self.name)
         self.backward = getattr(numnorm, f"{self.name}_backward")
         forward = getattr(numnorm, f"{self.name}_forward")
         self.saved = forward(self.x, self.number, axis=0)[1:]
-        self.time_forward(shape, dtype)
-        self.time_backward(shape, dtype)
+        self.time_forward(shape)
+        self.time_backward(shape)
 
     def time_forward(self, *_: object) -> None:
         """Only the output, newly allocated."""
@@ -52,15 +52,15 @@ class Exponential(_Moving):
     name, number = "exponential_norm", ALPHA
 
 
-class Streams:
+class Streams(Timed):
     """The next chunk of a recording of 22 channels, in float32."""
 
     params = (["moving_norm", "exponential_norm"], [1, 100, 10_000])
     param_names = ("norm", "steps of a chunk")
-    repeat = MANY_SAMPLES
 
     def setup(self, norm: str, steps: int) -> None:
         """Make the state after a window of steps."""
+        need(f"{norm}_step")
         self.step = getattr(numnorm, f"{norm}_step")
         self.number = WINDOW if norm == "moving_norm" else ALPHA
         before, _ = drawn((WINDOW, 22))

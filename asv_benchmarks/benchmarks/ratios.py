@@ -18,7 +18,7 @@ IMAGES = [(32, 64, 56, 56)]
 
 # Short, so that disturbances slow down both calls.
 BATCH_SECONDS = 0.002
-ROUNDS = 100
+ROUNDS = 50
 
 
 class _Ratios:

@@ -7,7 +7,7 @@ import numpy as np
 from numnorm import rnn
 
 from .arrays import Array
-from .calls import MANY_SAMPLES
+from .calls import Timed
 
 Shape = tuple[int, int, int, int]
 
@@ -23,15 +23,13 @@ def _drawn(shape: Shape, norm: str | None) -> tuple[Array, Array, rnn.LSTMParame
     return x, dy, rnn.lstm_init(inputs, units, rng=rng, norm=norm)
 
 
-class Lstm:
+class Lstm(Timed):
     """Sequences of float32, steps x batch x inputs x units."""
 
     params = (
         [
             (100, 1, 128, 128),
-            (100, 12, 128, 128),
             (100, 32, 256, 256),
-            (60, 64, 512, 512),
             (500, 8, 400, 400),
         ],
         ["layer", None],
@@ -54,12 +52,11 @@ class Lstm:
         rnn.lstm_backward(self.dy, saved)
 
 
-class LstmCell:
+class LstmCell(Timed):
     """One step of float32, batch x inputs x units."""
 
     params = ([(1, 128, 128), (1, 512, 512), (32, 256, 256)], ["layer", None])
     param_names = ("shape", "norm")
-    repeat = MANY_SAMPLES
 
     def setup(self, shape: tuple[int, int, int], norm: str | None) -> None:
         """Draw the input, pack the weights, and take both steps once."""

@@ -1,6 +1,6 @@
 """The time of norms of data with missing values or weights, and of groups of samples."""
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -8,15 +8,18 @@ import numpy as np
 import numnorm
 
 from .arrays import Array, drawn
-from .calls import MANY_SAMPLES
+from .calls import Timed, need
 
 SHAPE = (4096, 1024)
 MISSING = 0.1
 WORDS = ("where", "nan_policy", "weights")
 
 
-def _selected(x: Array, word: str) -> tuple[Array, dict[str, Any]]:
+# Cached as in `arrays`.
+@lru_cache(maxsize=1)
+def _selected(word: str) -> tuple[Array, dict[str, Any]]:
     """Return x and the keyword that leaves out a tenth of it, or gives each element a weight."""
+    x, _ = drawn(SHAPE)
     generator = np.random.default_rng(1)
     if word == "weights":
         return x, {word: generator.uniform(0.5, 1.5, x.shape)}
@@ -26,17 +29,17 @@ def _selected(x: Array, word: str) -> tuple[Array, dict[str, Any]]:
     return np.where(missing, x.dtype.type(np.nan), x), {word: "omit"}
 
 
-class Weighted:
+class Weighted(Timed):
     """A tenth of float32 left out by a mask or as NaN, or weights; `plain` has all elements."""
 
     params = (["layer_norm", "batch_norm"], ["plain", *WORDS])
     param_names = ("norm", "keyword")
-    repeat = MANY_SAMPLES
 
     def setup(self, norm: str, word: str) -> None:
         """Make the data, and what the backward pass needs; compile."""
+        need(norm, *([] if word == "plain" else [word]))
         x, dy = drawn(SHAPE)
-        x, selecting = (x, {}) if word == "plain" else _selected(x, word)
+        x, selecting = (x, {}) if word == "plain" else _selected(word)
         _, *saved = getattr(numnorm, f"{norm}_forward")(x, **selecting)
         self.forward = partial(getattr(numnorm, norm), x, **selecting)
         self.backward = partial(getattr(numnorm, f"{norm}_backward"), dy, x, *saved, **selecting)
@@ -52,16 +55,16 @@ class Weighted:
         self.backward()
 
 
-class WeightedMoments:
+class WeightedMoments(Timed):
     """Statistics of the columns of the same."""
 
     params = WORDS
     param_names = ("keyword",)
-    repeat = MANY_SAMPLES
 
     def setup(self, word: str) -> None:
         """Make the data; compile."""
-        x, selecting = _selected(drawn(SHAPE)[0], word)
+        need("batch_moments", word)
+        x, selecting = _selected(word)
         self.moments = partial(numnorm.batch_moments, x, **selecting)
         self.moments()
 
@@ -70,15 +73,15 @@ class WeightedMoments:
         self.moments()
 
 
-class Groups:
+class Groups(Timed):
     """Samples of float32 that are normalized beside those of the same label."""
 
     params = (4, 64)
     param_names = ("labels",)
-    repeat = MANY_SAMPLES
 
     def setup(self, labels: int) -> None:
         """Draw a label for each sample; compile."""
+        need("batch_norm", "labels")
         self.x, _ = drawn(SHAPE)
         self.labels = np.random.default_rng(1).integers(labels, size=SHAPE[0])
         self.time_batch_norm(labels)
