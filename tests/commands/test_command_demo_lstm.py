@@ -118,6 +118,13 @@ def test_walks():
     assert 0.4 < (turns > 0).mean() < 0.6
 
 
+def test_the_first_walk_is_the_published_one():
+    # Printed to four digits, of 128 walks with the seed 13.
+    printed = [[1.0349, 0.9661], [0.8055, -0.9169]]
+    # Half a digit; float32 rounds to 6e-8.
+    np.testing.assert_allclose(walks(128, 13)[0, : lstm.GIVEN], printed, rtol=0, atol=0.501e-4)
+
+
 def test_a_forecast_does_not_look_at_what_it_tells():
     network = Walker("layer", 4, 3, np.random.default_rng(0))
     points = walks(9, 2)
