@@ -9,11 +9,11 @@ from numnorm.commands.demo.report import (
     conclusion,
     curves,
     formatted,
+    in_percent,
     joined,
     late,
     named,
     of_seeds,
-    percent_over_epochs,
     what_level_means,
 )
 from numnorm.commands.demo.training import Run, Task
@@ -76,7 +76,7 @@ def draw(runs: list[Run], file: BinaryIO) -> None:
     panels = figure.subplots(1, len(runs[0]), sharey=True, squeeze=False)[0]
     for panel, (task, errors) in zip(panels, joined(runs), strict=True):
         curves(panel, errors)
-        percent_over_epochs(panel)
+        in_percent(panel)
         panel.set_title(task.samples)
     panels[0].set_ylabel("validation error (%), logarithmic above 1 %")
     panels[-1].legend(frameon=False)

@@ -18,10 +18,10 @@ from numnorm.commands.demo.report import (
     curves,
     early,
     formatted,
+    in_percent,
     joined,
     late,
     of_seeds,
-    percent_over_epochs,
     what_level_means,
 )
 from numnorm.commands.demo.training import Run, Task, one_thread
@@ -184,7 +184,8 @@ def draw(runs: list[Run], file: BinaryIO) -> None:
     above.axes[0].legend(frameon=False, loc="lower left")
     with one_thread():  # its kernels are compiled already
         values = _values(runs[0])
-    below.suptitle("What the trained layer norms of the LSTM take and give, and that of its input")
+    title = "What the trained layer norms of the LSTM take and give, and that of its input"
+    below.suptitle(f"{title} (first seed)" if len(runs) > 1 else title)
     panels = below.subplots(1, len(values), squeeze=False)[0]
     for panel, (title, pair) in zip(panels, values.items(), strict=True):
         _histograms(panel, title, *pair)
@@ -213,7 +214,7 @@ def _values(run: Run) -> dict[str, Pair]:
 def _labels(panel: Any, task: Task) -> None:
     panel.set_title(f"{task.data}, {task.samples}")
     if task.data == "digits":
-        percent_over_epochs(panel)
+        in_percent(panel)
         panel.set_ylim(0, 100)
         panel.set_ylabel("validation error (%)")
     else:

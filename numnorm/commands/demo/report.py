@@ -49,7 +49,7 @@ def joined(runs: list[Run]) -> list[tuple[Task, Errors]]:
 
 def quarter(errors: Array) -> int:
     """Return a quarter of the number of epochs, rounded up."""
-    return -(-errors.shape[1] // 4)
+    return -(-len(errors[0]) // 4)
 
 
 def early(errors: Array) -> Array:
@@ -138,12 +138,13 @@ def _relation(own: Array, other: Array) -> str:
 
 def what_level_means(seeds: int) -> str:
     """Return what the words of the conclusions, and the numbers of the tables, mean."""
-    pairs, of_means = "sample by sample", ""
-    if seeds > 1:
-        pairs = "seed by seed"
-        of_means = f"The numbers are means over {seeds} seeds ± the standard deviation. "
-    test = f"a paired t test, {pairs}, finds no difference at {100 * CHANCE:.0f} %"
-    return f"{of_means}Level means: {test}."
+    test = f"finds no difference at {100 * CHANCE:.0f} %"
+    if seeds == 1:
+        return f"Level means: a paired t test, sample by sample, {test}."
+    return (
+        f"The numbers are means over {seeds} seeds ± the standard deviation. Level means: a paired "
+        f"t test, seed by seed, {test}; of few seeds it finds only large ones."
+    )
 
 
 def curves(panel: Any, errors: Errors) -> None:
@@ -166,6 +167,8 @@ def curves(panel: Any, errors: Errors) -> None:
             band = {"color": STYLES[name]["color"], "alpha": 0.15, "linewidth": 0}
             panel.fill_between(epochs, mean - deviation, mean + deviation, **band)
     panel.set_xlabel("epoch")
+    whole = require("matplotlib.ticker").MaxNLocator(integer=True, min_n_ticks=1)
+    panel.xaxis.set_major_locator(whole)
     panel.grid(alpha=0.3)
 
 
@@ -174,8 +177,8 @@ def of_seeds(title: str, seeds: int) -> str:
     return f"{title}\nmean and standard deviation over {seeds} seeds" if seeds > 1 else title
 
 
-def percent_over_epochs(panel: Any) -> None:
-    """Set the axes of a panel for errors in percent.
+def in_percent(panel: Any) -> None:
+    """Set the vertical axis of a panel for errors in percent.
 
     Parameters
     ----------
@@ -185,7 +188,6 @@ def percent_over_epochs(panel: Any) -> None:
     ticker = require("matplotlib.ticker")
     # Like a logarithmic axis, but it includes 0.
     panel.set_yscale("symlog", linthresh=1, linscale=0.5)
-    panel.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     panel.yaxis.set_major_locator(ticker.FixedLocator([0, 1, 2, 5, 10, 20, 50, 100]))
     panel.yaxis.set_major_formatter("{x:g}")
     panel.yaxis.set_minor_locator(ticker.NullLocator())

@@ -54,7 +54,7 @@ class Network(Protocol):
         """Store the gradients of the loss over a batch, and return the loss."""
         ...
 
-    def error(self, *samples: Any) -> Array:
+    def error(self, *samples: Any, **options: Any) -> Array:
         """Return the error on each of some samples."""
         ...
 
