@@ -29,6 +29,28 @@ def layer():
     return figure
 
 
+def rows_of_256():
+    """Histograms of four rows of 256 values, before and after."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(4, 256))
+    x = points * 256**0.5 + numnorm.positional_encoding(1, 256)
+    figure = Figure(figsize=(5.6, 3.6), layout="constrained")
+    axes = figure.subplots(2, 4, sharex="row", sharey="row")
+    for panels_of_row, values, limit, color in (
+        (axes[0], x, 60, BLUE),
+        (axes[1], numnorm.layer_norm(x), 3.75, GREEN),
+    ):
+        for panel, row in zip(panels_of_row, values, strict=True):
+            panel.hist(row, np.linspace(-limit, limit, 25), color=color)
+            mean = row.mean().round(2) + 0.0  # not -0
+            panel.set_title(f"mean {mean:.2f}\nvariance {row.var():.2f}", fontsize="small")
+    axes[0, 0].set_ylabel("x: values in a bin")
+    axes[1, 0].set_ylabel("x̂: values in a bin")
+    for number, panel in enumerate(axes[1], 1):
+        panel.set_xlabel(f"row {number}")
+    return figure
+
+
 def detached():
     """Histograms of dx for what may be detached."""
     rng = np.random.default_rng(0)

@@ -1,18 +1,21 @@
 """``numnorm demo``: the gradients are right, the network learns, the report says what it saw."""
 
+import statistics
 import sys
 from pathlib import Path
 
 import kernels
 import numpy as np
 import pytest
+from scipy import stats
 
 import numnorm
 from numnorm.__main__ import main
-from numnorm.commands.demo import classifier, classifier_report
+from numnorm.commands.demo import classifier, classifier_report, report
 from numnorm.commands.demo import command as demo
 from numnorm.commands.demo.classifier import Classifier
 from numnorm.commands.demo.layers import BatchNorm, LayerNorm
+from numnorm.commands.demo.training import Result, Task, compare
 
 NORMS = list(classifier.NORMS)
 
@@ -46,17 +49,48 @@ def test_demo(capsys, monkeypatch, columns):
     assert [path.name for path in Path().iterdir()] == ["curves.png"]
 
 
+@pytest.mark.usefixtures("small")
+def test_seeds(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    runs = []
+    monkeypatch.setattr(classifier_report, "draw", lambda found, file: runs.extend(found))
+    assert main(["demo", "--epochs", "2", "--seed", "5", "--seeds", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    alone = [errors(demo.digits(seed), 2, seed) for seed in (5, 6, 7)]
+    for run, expected in zip(runs, alone, strict=True):
+        for task, found in run:
+            for name in NORMS:
+                of_seed = expected[task.batch_size][name]
+                np.testing.assert_array_equal(found[name].errors, of_seed)
+    # Batches of 4, last row: the epoch, then the mean, ± and the deviation of each norm.
+    row = [line.split() for line in lines if line.split()[:1] == ["2"]][-1]
+    last = {name: [run[4][name][-1].mean() for run in alone] for name in NORMS}
+    assert row[1:] == [
+        word
+        for values in last.values()
+        for word in (f"{statistics.mean(values):.1f}", "±", f"{statistics.stdev(values):.1f}")
+    ]
+    assert any("means over 3 seeds ± the standard deviation" in line for line in lines)
+
+
+def errors(data, epochs, seed):
+    """Return the errors of each sample for each batch size and norm."""
+    run = compare(classifier.tasks(data, epochs), NORMS, seed)
+    return {task.batch_size: {n: r.errors for n, r in found.items()} for task, found in run}
+
+
 def test_same_seed_same_results(small):
-    first, again, other = (classifier.compare(small, 2, seed, [16]) for seed in (3, 3, 4))
-    assert first == again
-    assert first != other
+    first, again, other = (errors(small, 2, seed)[4] for seed in (3, 3, 4))
+    for name in NORMS:
+        np.testing.assert_array_equal(first[name], again[name])
+        assert not np.array_equal(first[name], other[name])
 
 
 def test_every_norm_learns(small):
-    errors = classifier.compare(small, 40, 0, [8])[8]
-    assert {name: values[-1] < values[0] / 2 for name, values in errors.items()} == dict.fromkeys(
-        NORMS, True
-    )
+    found = errors(small, 20, 0)[4]
+    halved = {name: values[-1].mean() < values[0].mean() / 2 for name, values in found.items()}
+    assert halved == dict.fromkeys(NORMS, True)
 
 
 def test_digits_are_split_by_the_seed():
@@ -125,43 +159,69 @@ def test_logits_are_not_normalized():
     assert [type(norm).__name__ for norm in network.norms] == ["LayerNorm", "NoNorm"]
 
 
-def said_about(capsys, monkeypatch, none, batch, layer):
-    errors = {"none": none, "batch": batch, "layer": layer, "RMS": layer, "Ada": layer}
+def a_run(**percent):
+    """Return a run in which these percentages of 1000 images were wrong, the first ones of all."""
+    percent = {"RMS": percent["layer"], "Ada": percent["layer"], **percent}
+    results = {
+        name: Result(np.where(np.arange(1000) < 10 * np.array(of_norm)[:, None], 100.0, 0.0), None)
+        for name, of_norm in percent.items()
+    }
+    epochs = len(percent["layer"])
+    samples = (np.zeros((1000, 1)), np.zeros(1000))
+    task = Task("digits", "batch size 4", samples, samples, 4, epochs, None)
+    return [(task, {name: results[name] for name in NORMS})]
+
+
+def said_about(capsys, monkeypatch, *runs):
     monkeypatch.setenv("COLUMNS", "1000")
-    classifier_report.print_conclusions({4: errors}, 500)
-    return capsys.readouterr().out.splitlines()
+    classifier_report.print_report(list(runs))
+    return capsys.readouterr().out.splitlines()[-2:]
 
 
 def test_conclusions_follow_the_numbers(capsys, monkeypatch):
-    lines = said_about(
-        capsys, monkeypatch, none=[60, 40, 9, 9], batch=[9, 9, 2.1, 2.1], layer=[30, 20, 2, 2]
-    )
-    assert lines == [
+    # Of 1000 images 21 and 20 are wrong: one differs, which is as far from 0 as its deviation.
+    run = a_run(none=[60, 40, 9, 9], batch=[9, 9, 2.1, 2.1], layer=[30, 20, 2, 2])
+    assert said_about(capsys, monkeypatch, run) == [
         "Batch size 4: after the first epoch layer norm (30.0 %) is ahead of no norm (60.0 %) and "
         "behind batch norm (9.0 %). Over the last epoch layer norm (2.0 %) is ahead of no norm "
         "(9.0 %) and level with batch norm (2.1 %); the lowest is layer norm (2.0 %).",
-        "Level means: no further apart than one standard deviation of such a difference on 500 "
-        "images. A single image is 0.2 points.",
+        "Level means: a paired t test, sample by sample, finds no difference at 5 %. A single "
+        "image is 0.1 points.",
     ]
 
 
 def test_conclusions_that_do_not_favour_layer_norm(capsys, monkeypatch):
-    (line, _) = said_about(
-        capsys, monkeypatch, none=[8.0] * 5, batch=[7.0] * 5, layer=[30.0] * 4 + [20.0]
-    )
-    assert line == (
+    run = a_run(none=[8] * 5, batch=[7] * 5, layer=[30] * 4 + [20])
+    assert said_about(capsys, monkeypatch, run)[0] == (
         "Batch size 4: after the first 2 epochs layer norm (30.0 %) is behind no norm (8.0 %) and "
         "batch norm (7.0 %). Over the last 2 epochs layer norm (25.0 %) is behind no norm (8.0 %) "
         "and batch norm (7.0 %); the lowest is batch norm (7.0 %)."
     )
 
 
-def test_errors_of_zero_can_be_drawn_and_told(capsys, monkeypatch, tmp_path):
-    errors = {name: [0.0, 0.0] for name in NORMS}
+def test_conclusions_of_several_seeds(capsys, monkeypatch):
+    shifts = (-1, 0, 1)
+    runs = [a_run(none=[7 + shift], batch=[4 + shift], layer=[3]) for shift in shifts]
+    further, closer = (stats.ttest_1samp([m + s for s in shifts], 0).pvalue for m in (4, 1))
+    assert further < report.CHANCE < closer
+    assert said_about(capsys, monkeypatch, *runs) == [
+        "Batch size 4: after the first epoch layer norm (3.0 ± 0.0 %) is ahead of no norm "
+        "(7.0 ± 1.0 %) and level with batch norm (4.0 ± 1.0 %). Over the last epoch layer norm "
+        "(3.0 ± 0.0 %) is ahead of no norm (7.0 ± 1.0 %) and level with batch norm (4.0 ± 1.0 %); "
+        "the lowest is layer norm (3.0 ± 0.0 %).",
+        "The numbers are means over 3 seeds ± the standard deviation. Level means: a paired t "
+        "test, seed by seed, finds no difference at 5 %; of few seeds it finds only large ones. "
+        "A single image is 0.1 points.",
+    ]
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_errors_of_zero_can_be_drawn_and_told(capsys, monkeypatch, tmp_path, seeds):
+    runs = [a_run(none=[0], batch=[0], layer=[0])] * seeds
     with open(tmp_path / "zero.png", "wb") as file:
-        classifier_report.draw({128: errors, 4: errors}, file)
-    lines = said_about(capsys, monkeypatch, none=[0.0], batch=[0.0], layer=[0.0])
-    assert "layer norm (0.0 %) is level with no norm (0.0 %) and batch norm (0.0 %)." in lines[0]
+        classifier_report.draw(runs, file)
+    line, _ = said_about(capsys, monkeypatch, *runs)
+    assert line.count("is level with no norm (0.0") == 2
 
 
 @pytest.mark.usefixtures("small")
@@ -183,13 +243,14 @@ def test_missing_extras(capsys, monkeypatch, package):
     ("arguments", "message"),
     [
         (["--epochs", "0"], "--epochs must be at least 1, got 0"),
+        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["--seed", "-1"], "--seed must not be negative, got -1"),
         (["--output", "none/curves.png"], "does not exist"),
         (["--output", "."], "is not a regular file"),
     ],
 )
 def test_errors_come_before_the_work(capsys, monkeypatch, arguments, message):
-    monkeypatch.setattr(classifier, "compare", None)
+    monkeypatch.setattr(demo, "compare", None)
     assert main(["demo", *arguments]) == 2
     out, err = capsys.readouterr()
     assert (out, message in err, err.count("\n")) == ("", True, 1)

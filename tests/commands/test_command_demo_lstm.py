@@ -8,10 +8,11 @@ import pytest
 
 from numnorm.__main__ import main
 from numnorm.commands.demo import command as demo
-from numnorm.commands.demo import lstm, lstm_report
+from numnorm.commands.demo import lstm, lstm_report, report
 from numnorm.commands.demo.layers import Parameters
 from numnorm.commands.demo.lstm import NORMS, ROWS, Lstm, Reader, Walker, walks
 from numnorm.commands.demo.lstm_report import of_the_reader
+from numnorm.commands.demo.training import Task, compare
 
 
 @pytest.fixture
@@ -47,10 +48,32 @@ def test_demo(capsys, monkeypatch):
     assert [path.name for path in Path().iterdir()] == ["numnorm-demo-lstm.png"]
 
 
+@pytest.mark.usefixtures("small")
+def test_seeds(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    runs = []
+    monkeypatch.setattr(lstm_report, "own_statistics", lambda found: runs.extend(found) or "")
+    assert main(["demo", "lstm", "--epochs", "1", "--seed", "4", "--seeds", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "The picture is numnorm-demo-lstm.png."
+    row = next(line for line in lines if line.startswith("layer norm")).split()[2:]
+    means = [[found["layer"].errors[0].mean() for _, found in run] for run in runs]
+    assert row[:3] == [
+        f"{(means[0][0] + means[1][0]) / 2:.1f}",
+        "±",
+        # The deviation of two numbers.
+        f"{abs(means[0][0] - means[1][0]) / 2**0.5:.1f}",
+    ]
+    assert all(len(word.partition(".")[2]) == 4 for word in (row[-3], row[-1]))
+    first, second = (run[2][0].training[2] for run in runs)
+    assert not np.array_equal(first, second)  # cut short otherwise
+
+
 def test_same_seed_same_results(small):
     def errors(seed):
         *_, cut_short, _, walks = lstm.tasks(small, 1, seed)
-        results = lstm.compare([cut_short, walks], seed)
+        results = compare([cut_short, walks], NORMS, seed)
         return np.concatenate([r.errors.ravel() for _, found in results for r in found.values()])
 
     first, again, other = (errors(seed) for seed in (3, 3, 4))
@@ -118,6 +141,13 @@ def test_walks():
     assert 0.4 < (turns > 0).mean() < 0.6
 
 
+def test_the_first_walk_is_the_published_one():
+    # Printed to four digits, of 128 walks with the seed 13.
+    printed = [[1.0349, 0.9661], [0.8055, -0.9169]]
+    # Half a digit; float32 rounds to 6e-8.
+    np.testing.assert_allclose(walks(128, 13)[0, : lstm.GIVEN], printed, rtol=0, atol=0.501e-4)
+
+
 def test_a_forecast_does_not_look_at_what_it_tells():
     network = Walker("layer", 4, 3, np.random.default_rng(0))
     points = walks(9, 2)
@@ -177,36 +207,35 @@ def test_images_are_cut_short_to_every_length():
     assert set(lengths) == set(range(lstm.SHORTEST, ROWS + 1))
 
 
-TASK = lstm.Task("digits", "4 at a time", (), (), 4, 4, None)
+TASK = Task("digits", "4 at a time", (), (), 4, 4, None)
 
 
 def test_conclusions_follow_the_numbers():
-    layer = np.repeat([[30.0], [20.0], [2.0], [2.0]], 50, axis=1)
+    layer = np.repeat([[[30.0], [20.0], [2.0], [2.0]]], 50, axis=2)
     batch = layer + np.tile([1.0, -1.0], 25)
-    assert lstm_report.conclusion(TASK, {"none": layer + 10, "batch": batch, "layer": layer}) == (
-        "Digits, 4 at a time: after the first epoch layer norm (30.0 %) is ahead of no norm "
-        "(40.0 %) and level with batch norm (30.0 %). Over the last epoch layer norm (2.0 %) is "
-        "ahead of no norm (12.0 %) and level with batch norm (2.0 %)."
+    errors = {"none": layer + 10, "batch": batch, "layer": layer}
+    assert report.conclusion("Digits", TASK, errors) == (
+        "Digits: after the first epoch layer norm (30.0 %) is ahead of no norm (40.0 %) and level "
+        "with batch norm (30.0 %). Over the last epoch layer norm (2.0 %) is ahead of no norm "
+        "(12.0 %) and level with batch norm (2.0 %)"
     )
 
 
 def test_conclusions_that_do_not_favour_layer_norm():
-    layer = np.full((5, 50), 0.5)
-    told = lstm_report.conclusion(
-        TASK._replace(data="corners"), {"none": layer - 0.1, "batch": layer / 2, "layer": layer}
-    )
-    assert told == (
-        "Corners, 4 at a time: after the first 2 epochs layer norm (0.5000) is behind no norm "
-        "(0.4000) and batch norm (0.2500). Over the last 2 epochs layer norm (0.5000) is behind "
-        "no norm (0.4000) and batch norm (0.2500)."
+    layer = np.full((1, 5, 50), 0.5)
+    errors = {"none": layer - 0.1, "batch": layer / 2, "layer": layer}
+    assert report.conclusion("Corners", TASK._replace(data="corners"), errors) == (
+        "Corners: after the first 2 epochs layer norm (0.5000) is behind no norm (0.4000) and "
+        "batch norm (0.2500). Over the last 2 epochs layer norm (0.5000) is behind no norm "
+        "(0.4000) and batch norm (0.2500)"
     )
 
 
 def test_errors_of_zero_can_be_drawn(small, tmp_path):
-    ((task, found),) = lstm.compare(lstm.tasks(small, 1, 0)[:1], 0)
+    ((task, found),) = compare(lstm.tasks(small, 1, 0)[:1], NORMS, 0)
     found = {name: r._replace(errors=np.zeros_like(r.errors)) for name, r in found.items()}
     with open(tmp_path / "zero.png", "wb") as file:
-        lstm_report.draw([(task, found)], file)
+        lstm_report.draw([[(task, found)]], file)
 
 
 @pytest.mark.usefixtures("small")
@@ -228,12 +257,13 @@ def test_missing_extras(capsys, monkeypatch, package):
     ("arguments", "message"),
     [
         (["lstm", "--epochs", "0"], "--epochs must be at least 1, got 0"),
+        (["lstm", "--seeds", "-1"], "--seeds must be at least 1, got -1"),
         (["--seed", "-1", "lstm"], "--seed must not be negative, got -1"),
         (["lstm", "--output", "none/curves.png"], "does not exist"),
     ],
 )
 def test_errors_come_before_the_work(capsys, monkeypatch, arguments, message):
-    monkeypatch.setattr(lstm, "compare", None)
+    monkeypatch.setattr(demo, "compare", None)
     assert main(["demo", *arguments]) == 2
     out, err = capsys.readouterr()
     assert (out, message in err, err.count("\n")) == ("", True, 1)

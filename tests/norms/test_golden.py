@@ -87,6 +87,87 @@ def test_layer_norm_of_two_features_forgets_everything_but_the_order(dtype, pair
     np.testing.assert_allclose(y, [[-1, 1], [1, -1]], rtol=2 * np.finfo(dtype).eps, atol=0)
 
 
+def uniform(seed, count):
+    """Return what PyTorch draws between 0 and 1: 24 bits of each word of the Mersenne Twister."""
+    words = np.random.RandomState(seed).randint(0, 2**32, count, np.uint32)
+    return words % 2**24 / 2**24
+
+
+def normal(seed, count):
+    """Return what PyTorch draws with `randn`, 16 numbers at a time by Box and Muller."""
+    drawn = uniform(seed, count + 16)
+    blocks = [(start, start) for start in range(0, count - 15, 16)]
+    if count % 16:  # the last 16 are drawn again
+        blocks.append((count - 16, count))
+    numbers = np.empty(count)
+    for to, start in blocks:
+        first, second = drawn[start : start + 8], drawn[start + 8 : start + 16]
+        length, angle = np.sqrt(-2 * np.log1p(-first)), 2 * np.pi * second
+        numbers[to : to + 8], numbers[to + 8 : to + 16] = (
+            length * np.cos(angle),
+            length * np.sin(angle),
+        )
+    return numbers
+
+
+def encoded(points):
+    """Return points (N, L, D) times the root of D, plus their positions."""
+    *_, length, width = points.shape
+    return points * width**0.5 + numnorm.positional_encoding(length, width, dtype=np.float64)
+
+
+def assert_printed(found, printed):
+    """Compare with numbers that PyTorch computed in float32 and printed to four digits."""
+    # Half a digit, and a handful of roundings to float32 of numbers of that size.
+    tolerance = HALF_DIGIT + 8 * 2.0**-24 * np.abs(printed)
+    assert np.all(np.abs(found - np.array(printed)) <= tolerance)
+
+
+# The first three and the last three of 256 values in each of four rows, before and after layer
+# norm; mean and biased variance of the rows before it. All printed by PyTorch and NumPy.
+ENDS_OF_256 = [
+    [-14.4193, 10.0495, -7.8116, -15.4844, -18.0732, -3.9566],
+    [2.6628, -3.5462, -23.6461, -0.9403, -18.4375, -37.4197],
+    [-24.6397, -1.9127, -16.4244, -17.3708, -26.0550, -14.0706],
+    [13.7988, 21.4612, 10.4125, -3.2333, -17.0188, 3.9237],
+]
+NORMALIZED_ENDS_OF_256 = [
+    [-0.9210, 0.5911, -0.5127, -0.9868, -1.1467, -0.2744],
+    [0.1399, -0.2607, -1.5574, -0.0925, -1.2214, -2.4460],
+    [-1.5755, -0.1191, -1.0491, -1.1097, -1.6662, -0.8982],
+    [0.8643, 1.3324, 0.6575, -0.1761, -1.0183, 0.2611],
+]
+MEANS_OF_256 = [0.4845, 0.4939, -0.0545, -0.3500]
+VARIANCES_OF_256 = [261.8859, 240.2490, 243.4929, 267.9656]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layer_norm_of_256_values_prints_the_same(dtype):
+    x = encoded(normal(23, 4 * 256).reshape(4, 1, 256))[:, 0]
+    ends = np.r_[:3, -3:0]
+    assert_printed(x[:, ends], ENDS_OF_256)
+    y, mean, rstd = numnorm.layer_norm_forward(x.astype(dtype))
+    assert_printed(y[:, ends], NORMALIZED_ENDS_OF_256)
+    assert_printed(mean, MEANS_OF_256)
+    assert_printed(rstd.astype(np.float64) ** -2 - 1e-5, VARIANCES_OF_256)
+    assert_printed([y.mean(), y.std()], [0, 1])
+
+
+def test_encoded_points_print_the_same():
+    """What the tutorial normalizes, from its random numbers on."""
+    assert_printed(
+        encoded(normal(34, 24).reshape(3, 2, 4)).reshape(6, 4), [row for row, _ in LAYER_NORM[:6]]
+    )
+    corners = np.array([[1.0349, 0.9661], [0.8055, -0.9169]])
+    # The corners are rounded to four digits, too: the root of two times half a digit.
+    expected = [row for row, _ in LAYER_NORM[8:]]
+    np.testing.assert_allclose(encoded(corners), expected, rtol=0, atol=(1 + 2**0.5) * HALF_DIGIT)
+    drawn = (2 * uniform(11, 18) - 1) / 2**0.5
+    weight, bias = drawn[:12].reshape(6, 2), drawn[12:]
+    # PyTorch projected the rounded corners, too.
+    assert_printed(encoded(corners @ weight.T + bias), [row for row, _ in LAYER_NORM[6:8]])
+
+
 # spaGO's test of AdaNorm: biased deviation, eps 1e-10 added to it, C = 0.8, k = 0.1 and a
 # detached factor (nlpodyssey/spago, nn/normalization/adanorm/adanorm_test.go).
 SPAGO_OPTIONS = {"scale": 0.8, "k": 0.1, "eps": 1e-10, "eps_in": "std", "ddof": 0}

@@ -8,7 +8,6 @@ are numnorm's.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,9 @@ from numnorm.commands.demo.layers import (
     Parameters,
     RmsNorm,
     cross_entropy,
+    wrong,
 )
-from numnorm.commands.demo.training import one_thread, train, watched
+from numnorm.commands.demo.training import Samples, Task, train
 
 NORMS: dict[str, type[Norm]] = {
     "none": NoNorm,
@@ -35,12 +35,6 @@ NORMS: dict[str, type[Norm]] = {
 }
 BATCH_SIZES = (128, 4)
 HIDDEN = (256, 256)
-
-Data = tuple[tuple[Array, Array], tuple[Array, Array]]
-"""Images and labels for training; images and labels for validation."""
-
-Results = dict[int, dict[str, list[float]]]
-"""For each batch size and each norm the validation error in percent after each epoch."""
 
 
 class Classifier:
@@ -107,9 +101,9 @@ class Classifier:
         self._backward(dy)
         return loss
 
-    def error(self, x: Array, labels: Array) -> float:
-        """Return the percentage of images that are classified wrongly."""
-        return float(100 * np.mean(self.logits(x).argmax(axis=1) != labels))
+    def error(self, x: Array, labels: Array) -> Array:
+        """Return 100 for each image that is classified wrongly."""
+        return wrong(self.logits(x), labels)
 
     def _backward(self, dy: Array) -> None:
         for index in reversed(range(len(self.weights))):
@@ -121,32 +115,31 @@ class Classifier:
                 dy = np.matmul(dy, weight.T) * (x > 0)
 
 
-def compare(
-    data: Data, epochs: int, seed: int, batch_sizes: Iterable[int] = BATCH_SIZES
-) -> Results:
-    """Train with each norm at each batch size.
+def tasks(digits: tuple[Samples, Samples], epochs: int) -> list[Task]:
+    """Return a task for each batch size.
 
     Parameters
     ----------
-    data : tuple
+    digits : tuple
         Images and labels for training; images and labels for validation.
     epochs : int
         The number of passes over the training images.
-    seed : int
-        The seed of the weights and of the order of the images, the same for all networks.
-    batch_sizes : iterable of int
-        The batch sizes.
 
     Returns
     -------
-    dict
-        For each batch size and each norm the validation error in percent after each epoch.
+    list of Task
+        The tasks.
     """
-    with one_thread():
-        return {
-            batch_size: {name: _errors(data, name, batch_size, epochs, seed) for name in NORMS}
-            for batch_size in batch_sizes
-        }
+
+    def network(norm: str, rng: np.random.Generator) -> Classifier:
+        return Classifier((images.shape[1], *HIDDEN, 10), NORMS[norm], rng)
+
+    training, validation = digits
+    images = training[0]
+    return [
+        Task("digits", f"batch size {size}", training, validation, size, epochs, network)
+        for size in BATCH_SIZES
+    ]
 
 
 def first_step(name: str) -> None:
@@ -154,12 +147,3 @@ def first_step(name: str) -> None:
     rng = np.random.default_rng(0)
     samples = rng.standard_normal((2, 4), np.float32), np.zeros(2, int)
     next(train(Classifier((4, 4, 10), NORMS[name], rng), samples, samples, 2, rng))
-
-
-def _errors(data: Data, name: str, batch_size: int, epochs: int, seed: int) -> list[float]:
-    training, validation = data
-    widths = (training[0].shape[1], *HIDDEN, 10)
-    network = Classifier(widths, NORMS[name], np.random.default_rng(seed))
-    order = np.random.default_rng([seed, batch_size])
-    errors = train(network, training, validation, batch_size, order)
-    return watched(f"batch size {batch_size:>3}, {name:<5}", errors, epochs)

@@ -218,6 +218,24 @@ def cross_entropy(scores: Array, labels: Array) -> tuple[float, Array]:
     return float(-logarithms[rows, labels].mean()), gradient
 
 
+def wrong(scores: Array, labels: Array) -> Array:
+    """Return 100 for each sample that is classified wrongly, so that the mean is in percent.
+
+    Parameters
+    ----------
+    scores : ndarray
+        The scores of all classes, a row for each sample.
+    labels : ndarray of int
+        The classes of the samples.
+
+    Returns
+    -------
+    ndarray
+        100 or 0 for each sample.
+    """
+    return np.where(scores.argmax(axis=1) != labels, 100.0, 0.0)
+
+
 def squared_error(actual: Array, expected: Array) -> tuple[float, Array]:
     """Return the mean squared difference of two arrays, and its gradient for `actual`.
 

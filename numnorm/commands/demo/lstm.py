@@ -6,8 +6,7 @@ around a square and predicts the next two.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +20,9 @@ from numnorm.commands.demo.layers import (
     Parameters,
     cross_entropy,
     squared_error,
+    wrong,
 )
-from numnorm.commands.demo.training import Network, Samples, one_thread, train, watched
+from numnorm.commands.demo.training import Network, Samples, Task, train
 
 NORMS: dict[str, LSTMNorm | None] = {"none": None, "batch": "batch", "layer": "layer"}
 """The rows of the tables, and the norm of `rnn.lstm` in each."""
@@ -169,9 +169,8 @@ class Reader:
         return loss
 
     def error(self, images: Array, labels: Array, lengths: Array, **options: Any) -> Array:
-        """Return 100 for each image that is classified wrongly, so that the mean is in percent."""
-        wrong = self.scores(images, lengths, **options).argmax(axis=1) != labels
-        return np.where(wrong, 100.0, 0.0)
+        """Return 100 for each image that is classified wrongly."""
+        return wrong(self.scores(images, lengths, **options), labels)
 
 
 def walks(count: int, seed: int) -> Array:
@@ -284,53 +283,6 @@ class Walker:
         return error
 
 
-class Task(NamedTuple):
-    """A task to learn.
-
-    Attributes
-    ----------
-    data : {"digits", "corners"}
-        The kind of samples.
-    samples : str
-        A description of the batches, for tables and pictures.
-    training, validation : tuple of ndarray
-        The samples.
-    batch_size, epochs : int
-        The samples in a batch, and the number of passes over all samples.
-    network : callable
-        Makes a network from the name of a norm and a random generator.
-    """
-
-    data: str
-    samples: str
-    training: Samples
-    validation: Samples
-    batch_size: int
-    epochs: int
-    network: Callable[[str, np.random.Generator], Any]
-
-
-class Result(NamedTuple):
-    """The result of one cell on one task.
-
-    Attributes
-    ----------
-    errors : ndarray (epochs, samples)
-        The validation error of each sample after each epoch.
-    own : float
-        The mean error in the end if batch norm uses the statistics of the validation samples.
-    network : object
-        The network in the end, except for these statistics.
-    """
-
-    errors: Array
-    own: float
-    network: Any
-
-
-Results = list[tuple[Task, dict[str, Result]]]
-
-
 def tasks(digits: tuple[Samples, Samples], epochs: int, seed: int) -> list[Task]:
     """Return all tasks.
 
@@ -380,25 +332,6 @@ def tasks(digits: tuple[Samples, Samples], epochs: int, seed: int) -> list[Task]
     ]
 
 
-def compare(tasks: list[Task], seed: int) -> Results:
-    """Train each cell on each task.
-
-    Parameters
-    ----------
-    tasks : list of Task
-        The tasks.
-    seed : int
-        The seed of the weights and of the order of the samples, the same for all cells.
-
-    Returns
-    -------
-    list of tuple
-        Each task with the result of each cell.
-    """
-    with one_thread():
-        return [(task, {name: _learned(task, name, seed) for name in NORMS}) for task in tasks]
-
-
 def first_step(name: str) -> None:
     """Train tiny networks for an epoch, so that the kernels of their cell are compiled."""
     rng = np.random.default_rng(0)
@@ -408,12 +341,3 @@ def first_step(name: str) -> None:
     for batch_size in (2, 1):
         next(train(Reader(name, 4, rng), images, images, batch_size, rng))
     next(train(Walker(name, 4, 4, rng), few_walks, few_walks, 2, rng))
-
-
-def _learned(task: Task, name: str, seed: int) -> Result:
-    network = task.network(name, np.random.default_rng(seed))
-    order = np.random.default_rng([seed, task.batch_size])
-    errors = train(network, task.training, task.validation, task.batch_size, order)
-    per_epoch = watched(f"{task.data}, {task.samples:<22}, {name:<5}", errors, task.epochs)
-    own = network.error(*task.validation, training=True).mean()
-    return Result(np.array(per_epoch), float(own), network)

@@ -9,10 +9,22 @@ import numpy as np
 
 import numnorm
 from numnorm import rnn
-from numnorm.commands.demo.classifier_report import STYLES, TITLES, percent_over_epochs
 from numnorm.commands.demo.layers import Array
-from numnorm.commands.demo.lstm import NOISE, ROWS, SHORTEST, Reader, Results, Task, Walker
-from numnorm.commands.demo.training import one_thread
+from numnorm.commands.demo.lstm import NOISE, ROWS, SHORTEST, Reader, Walker
+from numnorm.commands.demo.report import (
+    TITLES,
+    Errors,
+    conclusion,
+    curves,
+    early,
+    formatted,
+    in_percent,
+    joined,
+    late,
+    of_seeds,
+    what_level_means,
+)
+from numnorm.commands.demo.training import Run, Task, one_thread
 from numnorm.commands.terminal import require
 
 COMPARED = f"""\
@@ -29,129 +41,67 @@ training, batch norm has 0 where one image of a batch is longer than all others,
 Pair = tuple[Array, Array]
 """Values before a layer norm, and after it."""
 
-MOST_MARKERS = 15  # of a curve
 
-Errors = dict[str, Array]
-"""For each cell the validation error of each sample after each epoch."""
-
-
-def print_report(results: Results) -> None:
+def print_report(runs: list[Run]) -> None:
     """Print tables and conclusions on stdout.
 
     Parameters
     ----------
-    results : list
-        The result of `compare`.
+    runs : list
+        The results of each seed.
     """
-    tasks: list[tuple[Task, Errors]] = [
-        (task, {name: result.errors for name, result in cells.items()}) for task, cells in results
-    ]
+    results = joined(runs)
     console = require("rich.console").Console(highlight=False)
     console.print("\nValidation: digits, error (%); corners, mean squared error\n")
-    console.print(_table("after the first quarter of the epochs", tasks, early), "")
-    console.print(_table("over the last quarter of the epochs", tasks, late), "")
+    console.print(_table("after the first quarter of the epochs", results, early), "")
+    console.print(_table("over the last quarter of the epochs", results, late), "")
+    turn = "another --seed" if len(runs) == 1 else "other seeds"
     console.print(
         COMPARED,
-        *(conclusion(*task) for task in tasks),
-        own_statistics(results),
-        "Level means: no further apart than two standard errors of the difference, sample by "
-        "sample. What is close may turn with another --seed, and with more --epochs. No forecast "
-        f"of the corners is expected to be better than their noise, {NOISE**2:.4f}.",
+        *(
+            f"{conclusion(f'{task.data.capitalize()}, {task.samples}', task, errors)}."
+            for task, errors in results
+        ),
+        own_statistics(runs),
+        f"{what_level_means(len(runs))} What is close may turn with {turn}, and with more "
+        f"--epochs. No forecast of the corners is expected to be better than their noise, "
+        f"{NOISE**2:.4f}.",
         sep="\n",
     )
 
 
-def quarter(errors: Array) -> int:
-    """Return a quarter of the number of epochs, rounded up."""
-    return -(-len(errors) // 4)
-
-
-def early(errors: Array) -> Array:
-    """Return each sample's error after the first quarter of the epochs."""
-    result: Array = errors[quarter(errors) - 1]
-    return result
-
-
-def late(errors: Array) -> Array:
-    """Return each sample's error over the last quarter of the epochs."""
-    result: Array = errors[-quarter(errors) :].mean(axis=0)
-    return result
-
-
-def _table(title: str, tasks: list[tuple[Task, Errors]], when: Callable[[Array], Array]) -> Any:
+def _table(title: str, results: list[tuple[Task, Errors]], when: Callable[[Array], Array]) -> Any:
     box = require("rich.box").SIMPLE_HEAD
     table = require("rich.table").Table(
         title=title, box=box, show_edge=False, padding=0, pad_edge=False
     )
     table.add_column("")
-    for task, _ in tasks:
+    for task, _ in results:
         heading = f"{task.data},\n{task.samples.replace(', ', chr(10))}"
         table.add_column(heading, justify="right", min_width=12)
-    for name in tasks[0][1]:
-        values = (_formatted(task, when(errors[name])) for task, errors in tasks)
+    for name in results[0][1]:
+        values = (formatted(task, when(errors[name])) for task, errors in results)
         table.add_row(TITLES[name], *values)
     return table
 
 
-def _formatted(task: Task, errors: Array | float) -> str:
-    return f"{np.mean(errors):.1f}" if task.data == "digits" else f"{np.mean(errors):.4f}"
+def own_statistics(runs: list[Run]) -> str:
+    """Return the errors of batch norm without running statistics, in words.
 
-
-def conclusion(task: Task, errors: Errors) -> str:
-    """Return a comparison of layer norm with the others, in words.
-
-    Parameters
-    ----------
-    task : Task
-        The task.
-    errors : dict
-        For each cell the validation error of each sample after each epoch.
-
-    Returns
-    -------
-    str
-        Two sentences.
+    The running statistics of these networks change.
     """
-    count = quarter(errors["layer"])
-    epochs = "epoch" if count == 1 else f"{count} epochs"
-    first = _standing(task, {name: early(values) for name, values in errors.items()})
-    last = _standing(task, {name: late(values) for name, values in errors.items()})
-    return (
-        f"{task.data.capitalize()}, {task.samples}: after the first {epochs} {first}. "
-        f"Over the last {epochs} {last}."
-    )
-
-
-def _standing(task: Task, errors: Errors) -> str:
-    """Compare layer norm with all others."""
-    unit = " %" if task.data == "digits" else ""
-    own = errors["layer"]
-    others: dict[str, list[str]] = {}
-    for name, values in errors.items():
-        if name != "layer":
-            other = f"{TITLES[name]} ({_formatted(task, values)}{unit})"
-            others.setdefault(_relation(own, values), []).append(other)
-    standing = (f"{relation} {' and '.join(names)}" for relation, names in others.items())
-    return f"layer norm ({_formatted(task, own)}{unit}) is {' and '.join(standing)}"
-
-
-def _relation(own: Array, other: Array) -> str:
-    differences = own - other
-    mean = differences.mean()
-    if abs(mean) <= 2 * differences.std() / np.sqrt(len(differences)):
-        return "level with"
-    return "ahead of" if mean < 0 else "behind"
-
-
-def own_statistics(results: Results) -> str:
-    """Return the errors of batch norm without running statistics, in words."""
-    values = ", ".join(
-        f"{_formatted(task, cells['batch'].own)} ({task.data}, {task.samples})"
-        for task, cells in results
-    )
+    values = []
+    with one_thread():  # its kernels are compiled already
+        for same in zip(*runs, strict=True):
+            errors = [
+                cells["batch"].network.error(*task.validation, training=True)
+                for task, cells in same
+            ]
+            task = same[0][0]
+            values.append(f"{formatted(task, np.array(errors))} ({task.data}, {task.samples})")
     return (
         "Batch norm in the end, with the statistics of all validation samples instead of running "
-        f"ones: {values}."
+        f"ones: {', '.join(values)}."
     )
 
 
@@ -213,26 +163,29 @@ def _normalized(values: Array, gain: Array, bias: Array) -> Pair:
     return values, numnorm.layer_norm_forward(values, gain, bias).y
 
 
-def draw(results: Results, file: BinaryIO) -> None:
-    """Draw the results as a PNG.
+def draw(runs: list[Run], file: BinaryIO) -> None:
+    """Draw the results as a PNG; the values in the networks are those of the first seed.
 
     Parameters
     ----------
-    results : list
-        The result of `compare`.
+    runs : list
+        The results of each seed.
     file : BinaryIO
         The file of the picture.
     """
     figure = require("matplotlib.figure").Figure(figsize=(16, 8.4), layout="constrained")
     above, below = figure.subfigures(2, 1)
-    above.suptitle("LSTMs reading handwritten digits row by row, and walking around a square")
-    panels = above.subplots(1, len(results), squeeze=False)[0]
-    for panel, (task, cells) in zip(panels, results, strict=True):
-        _curves(panel, task, {name: result.errors.mean(axis=1) for name, result in cells.items()})
+    title = "LSTMs reading handwritten digits row by row, and walking around a square"
+    above.suptitle(of_seeds(title, len(runs)))
+    panels = above.subplots(1, len(runs[0]), squeeze=False)[0]
+    for panel, (task, errors) in zip(panels, joined(runs), strict=True):
+        curves(panel, errors)
+        _labels(panel, task)
     above.axes[0].legend(frameon=False, loc="lower left")
     with one_thread():  # its kernels are compiled already
-        values = _values(results)
-    below.suptitle("What the trained layer norms of the LSTM take and give, and that of its input")
+        values = _values(runs[0])
+    title = "What the trained layer norms of the LSTM take and give, and that of its input"
+    below.suptitle(f"{title} (first seed)" if len(runs) > 1 else title)
     panels = below.subplots(1, len(values), squeeze=False)[0]
     for panel, (title, pair) in zip(panels, values.items(), strict=True):
         _histograms(panel, title, *pair)
@@ -240,11 +193,11 @@ def draw(results: Results, file: BinaryIO) -> None:
     figure.savefig(file, format="png", dpi=150)
 
 
-def _values(results: Results) -> dict[str, Pair]:
+def _values(run: Run) -> dict[str, Pair]:
     """Return the panels of values: of the first task with digits, and of the corners."""
     panels: dict[str, Pair] = {}
     seen: set[str] = set()
-    for task, cells in results:
+    for task, cells in run:
         if task.data in seen:
             continue
         seen.add(task.data)
@@ -258,16 +211,10 @@ def _values(results: Results) -> dict[str, Pair]:
     return panels
 
 
-def _curves(panel: Any, task: Task, curves: dict[str, Any]) -> None:
-    for name, values in curves.items():
-        every = -(-len(values) // MOST_MARKERS)
-        epochs = np.arange(1, len(values) + 1)
-        style = {"markersize": 4, "markevery": every, **STYLES[name]}
-        panel.plot(epochs, values, label=TITLES[name], **style)
-    panel.set(title=f"{task.data}, {task.samples}", xlabel="epoch")
-    panel.grid(alpha=0.3)
+def _labels(panel: Any, task: Task) -> None:
+    panel.set_title(f"{task.data}, {task.samples}")
     if task.data == "digits":
-        percent_over_epochs(panel)
+        in_percent(panel)
         panel.set_ylim(0, 100)
         panel.set_ylabel("validation error (%)")
     else:

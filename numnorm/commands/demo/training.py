@@ -1,11 +1,11 @@
-"""Training: the optimizer, batches in random order, and the validation error after each epoch."""
+"""Training: the optimizer, batches in random order, and the validation errors of each norm."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -54,9 +54,88 @@ class Network(Protocol):
         """Store the gradients of the loss over a batch, and return the loss."""
         ...
 
-    def error(self, *samples: Any, **options: Any) -> Any:
-        """Return the error on some samples."""
+    def error(self, *samples: Any, **options: Any) -> Array:
+        """Return the error on each of some samples."""
         ...
+
+
+class Task(NamedTuple):
+    """A task to learn.
+
+    Attributes
+    ----------
+    data : {"digits", "corners"}
+        The kind of samples.
+    samples : str
+        A description of the batches, for tables and pictures.
+    training, validation : tuple of ndarray
+        The samples.
+    batch_size, epochs : int
+        The samples in a batch, and the number of passes over all samples.
+    network : callable
+        Makes a network from the name of a norm and a random generator.
+    """
+
+    data: str
+    samples: str
+    training: Samples
+    validation: Samples
+    batch_size: int
+    epochs: int
+    network: Callable[[str, np.random.Generator], Any]
+
+
+class Result(NamedTuple):
+    """The result of one norm on one task.
+
+    Attributes
+    ----------
+    errors : ndarray (epochs, samples)
+        The validation error of each sample after each epoch.
+    network : object
+        The network in the end.
+    """
+
+    errors: Array
+    network: Any
+
+
+Run = list[tuple[Task, dict[str, Result]]]
+"""The results of one seed: each task with the result of each norm."""
+
+
+def compare(tasks: Iterable[Task], norms: Iterable[str], seed: int) -> Run:
+    """Train with each norm on each task.
+
+    Parameters
+    ----------
+    tasks : iterable of Task
+        The tasks.
+    norms : iterable of str
+        The names of the norms.
+    seed : int
+        The seed of the weights and of the order of the samples, the same for all norms.
+
+    Returns
+    -------
+    list of tuple
+        Each task with the result of each norm.
+    """
+    with one_thread():
+        return [(task, {name: _learned(task, name, seed) for name in norms}) for task in tasks]
+
+
+def _learned(task: Task, name: str, seed: int) -> Result:
+    network = task.network(name, np.random.default_rng(seed))
+    order = np.random.default_rng([seed, task.batch_size])
+    errors = train(network, task.training, task.validation, task.batch_size, order)
+    description = f"seed {seed}, {task.data}, {task.samples:<22}, {name:<5}"
+    with progress_bar(description, task.epochs) as done:
+        first = []
+        for error in itertools.islice(errors, task.epochs):
+            done(1)
+            first.append(error)
+    return Result(np.array(first), network)
 
 
 def train(
@@ -65,7 +144,7 @@ def train(
     validation: Samples,
     batch_size: int,
     rng: np.random.Generator,
-) -> Iterator[Any]:
+) -> Iterator[Array]:
     """Train a network, without end.
 
     Parameters
@@ -82,8 +161,8 @@ def train(
 
     Yields
     ------
-    object
-        The validation error after each epoch.
+    ndarray
+        The validation error of each sample after each epoch.
     """
     adam = Adam(network.parameters)
     while True:
@@ -93,31 +172,6 @@ def train(
             network.gradients(*(array[batch] for array in training))
             adam.step()
         yield network.error(*validation)
-
-
-def watched(description: str, errors: Iterator[Any], epochs: int) -> list[Any]:
-    """Return the first errors of `train`, with a progress bar of the epochs.
-
-    Parameters
-    ----------
-    description : str
-        The text before the bar.
-    errors : iterator
-        From `train`.
-    epochs : int
-        The number of epochs.
-
-    Returns
-    -------
-    list
-        The errors.
-    """
-    first = []
-    with progress_bar(description, epochs) as done:
-        for error in itertools.islice(errors, epochs):
-            done(1)
-            first.append(error)
-    return first
 
 
 @contextmanager
