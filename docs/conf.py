@@ -50,12 +50,19 @@ PAGES = [
     (r"\]\((\.\./)*CHANGELOG\.md", "](/changelog.md"),
     (r"\]\((\.\./)*SECURITY\.md", "](/security.md"),
     (r"\]\((\.\./)*CODE_OF_CONDUCT\.md", "](/code_of_conduct.md"),
-    (r"@([A-Z][a-z]+)(\d{4})", r"\1 \2"),  # a reference of paper.md
     (r"\]\((?:\.\./|docs/)*decisions/README\.md", "](/decisions/index.md"),
     (r"\]\(gallery/(\w+)\.py\)", r"](/generated/gallery/\1.rst)"),
     (r"\]\((?:\.\./)*asv_benchmarks/peers/results/peers\.md", "](/performance/tables/zen5.md"),
 ]
 
+# What is written in paper.md as the Journal of Open Source Software wants it: sections of the first
+# level, references that a file beside it has, and files of pictures, which the site draws.
+PAPER = [
+    (r"(?m)^# References$", "## References\n\nThe references are in [paper.bib](paper.bib)."),
+    (r"(?m)^# ", "## "),
+    (r"@([A-Z][A-Za-z]+)(\d{4})", r"\1 \2"),
+    (r"!\[([^\]\n]+)\]\(pictures/([\w.]+)\.png\)", r"```{picture} \2\n:alt: \1\n\n\1\n```"),
+]
 
 # A doctest ends with an empty line, which a block of code does not show.
 LAST_LINE = re.compile(r"^(```python\n.*?)\n\n```$", re.DOTALL | re.MULTILINE)
@@ -63,7 +70,7 @@ LAST_LINE = re.compile(r"^(```python\n.*?)\n\n```$", re.DOTALL | re.MULTILINE)
 
 def _to_pages(app, name, source):
     """Turn links to files of the repository into links to pages."""
-    for pattern, page in PAGES:
+    for pattern, page in PAGES + PAPER * (name == "paper"):
         source[0] = re.sub(pattern, page, source[0])
     source[0] = LAST_LINE.sub(r"\1\n```", source[0])
 
