@@ -44,6 +44,7 @@ def errors(functions_of):
 
 
 @compiled
+@pytest.mark.slow
 def test_deep_networks_with_a_detached_scale_are_worse_than_without_a_norm(errors):
     none = errors("none", 12).mean(axis=0)
     # Found: 24 and 54 % of learned digits, and 4 % without a norm.
@@ -52,12 +53,26 @@ def test_deep_networks_with_a_detached_scale_are_worse_than_without_a_norm(error
 
 
 @compiled
+@pytest.mark.slow
 def test_deep_networks_with_a_detached_mean_are_as_good_as_with_nothing_detached(errors):
     detached, none = errors("mean detached", 12), errors("none", 12)
     nothing = errors("LayerNorm-simple", 12)
     assert (detached.mean(axis=0) < none.mean(axis=0) + none.std(axis=0)).all()
     apart = detached.std(axis=0) + nothing.std(axis=0)
     assert (abs(detached.mean(axis=0) - nothing.mean(axis=0)) < apart).all()
+
+
+@compiled
+@pytest.mark.slow
+def test_deep_networks_with_a_detached_scale_learn_at_a_larger_rate(functions_of):
+    train = functions_of("detached_depths")["train"]
+    detached, nothing = (
+        np.array([train(name, 12, seed, rate=0.1)[1][1] for seed in range(10)])
+        for name in ("scale detached", "LayerNorm-simple")
+    )
+    # Found: 6 and 5 % of held-out digits; at the page's rate 27 and 6 %.
+    assert abs(detached.mean() - nothing.mean()) < detached.std() + nothing.std()
+    assert detached.mean() < 15
 
 
 @compiled
@@ -73,7 +88,7 @@ def test_shallow_networks_with_a_detached_scale_are_as_bad_as_without_a_norm(err
 
 
 @compiled
-@pytest.mark.parametrize("depth", [2, 12])
+@pytest.mark.parametrize("depth", [2, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["AdaNorm", "LayerNorm-simple"])
 def test_no_layer_norm_is_better_than_another(errors, name, depth):
     one, other = errors("layer norm", depth)[:, 1], errors(name, depth)[:, 1]
