@@ -104,6 +104,7 @@ def test_gain_and_bias_learn_more_and_are_not_worse_on_held_out_digits(functions
         for name in ("layer norm", "LayerNorm-simple")
     )
     more = without - with_both
+    assert (with_both[:, 0, 1] == 0).all() and (without[:, 0, 1] == 0).all()  # learned by heart
     assert (more[:, 0, 0] > 0).all()  # the loss on learned digits, in every network
     assert more[:, 1, 0].mean() > 0  # the loss on held-out digits
     wrong = more[:, 1, 1]
