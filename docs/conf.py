@@ -124,6 +124,8 @@ RUNS = {  # in the order of the gallery
     "lstm_ragged_online": "matplotlib",
     "invariances": "matplotlib",
     "detach_gradients": "matplotlib",
+    "detached_depths": "matplotlib",
+    "transformer_block": "matplotlib",
     "njit_pipeline": "matplotlib",
     "jax_gradient": "jax",
     "torch_autograd": "torch",
