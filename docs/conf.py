@@ -14,6 +14,7 @@ os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 from sphinx_gallery.sorting import FunctionSortKey
 
 import numnorm
+from pictures import start
 
 project = "numnorm"
 author = "numnorm developers"
@@ -28,6 +29,7 @@ extensions = [
     "myst_parser",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "gallery_pictures",
     "picture_directive",
 ]
 exclude_patterns = [
@@ -41,8 +43,9 @@ suppress_warnings = ["config.cache"]
 
 # Markdown
 
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath", "substitution"]
 myst_heading_anchors = 3
+myst_substitutions = start.numbers()  # on the start page
 
 # What stands elsewhere in the repository, and the page of the site that has it.
 PAGES = [
@@ -150,6 +153,7 @@ html_css_files = ["numnorm.css"]
 html_favicon = "_static/favicon.svg"
 html_show_sourcelink = False
 html_copy_source = False
+html_search_scorer = "_static/search_scorer.js"
 html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "numnorm"},
