@@ -11,10 +11,10 @@ sys.path[:0] = [str(DOCS / "_extensions"), str(DOCS)]
 # Examples that time nothing; and a page must not depend on how many processors built it.
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
+from pictures import start
 from sphinx_gallery.sorting import FunctionSortKey
 
 import numnorm
-from pictures import start
 
 project = "numnorm"
 author = "numnorm developers"
@@ -153,7 +153,7 @@ html_css_files = ["numnorm.css"]
 html_favicon = "_static/favicon.svg"
 html_show_sourcelink = False
 html_copy_source = False
-html_search_scorer = "_static/search_scorer.js"
+html_search_scorer = str(DOCS / "_extensions" / "search_scorer.js")
 html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "numnorm"},

@@ -6,7 +6,8 @@ The first of them is also shown below the first paragraph, so that a page begins
 from pathlib import Path
 
 from docutils import nodes
-from picture_directive import COLORS, COMMON, INKED, INKS
+from picture_directive import COLORS, COMMON, INKED, INKS, saved
+from pictures import runs
 
 STYLE = COMMON | dict.fromkeys(INKED, INKS["light"]) | {"figure.constrained_layout.use": True}
 
@@ -71,7 +72,14 @@ def show_first(app, doctree):
         return
 
 
+def draw_runs(app):
+    """Draw the pictures of the pages that are not run, before the gallery takes its thumbnails."""
+    for name in runs.NAMES:
+        saved(app.srcdir, "runs", name, "light")
+
+
 def setup(app):
     """Connect what changes the pages of the gallery."""
+    app.connect("builder-inited", draw_runs, priority=1)
     app.connect("doctree-read", show_first)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
