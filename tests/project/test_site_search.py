@@ -17,7 +17,7 @@ from test_site import SITE
 pytestmark = pytest.mark.site
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-OPTIONS = "--headless --no-sandbox --disable-gpu --dump-dom --virtual-time-budget=20000".split()
+OPTIONS = [
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
