@@ -55,7 +55,7 @@ def torch_autograd():
     for (name, losses), look in zip(recorded("torch_autograd").items(), looks, strict=True):
         style, width, color = look
         panel.plot(losses, style, color=color, linewidth=width, label=name)
-    panel.set(xlabel="step", ylabel="loss", yscale="log")
+    panel.set(xlabel="step", ylabel="loss")
     panel.legend()
     return figure
 
