@@ -6,7 +6,7 @@ Norms of a Zarr array by two processes, one of which is killed.
 .. picture:: runs.dask_cluster
    :alt: Chunks on disk as seconds go by. After a process was killed, all are written in the end.
 
-   A recorded run: chunks on disk, with and without a process that was killed.
+   A recorded run of two processes on a busy machine: chunks on disk, the first wait included.
 
 Dask computes again what was lost with the process, and starts another one. The results have the
 bytes of NumPy's. A cluster of many machines takes another line than the one with `LocalCluster`:

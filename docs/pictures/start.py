@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import numnorm
-from pictures.norms import BLUE, RED, panels
+from pictures.norms import BLUE, RED
 from pictures.peers import ratios
 
 DOCS = Path(__file__).parents[1]
-SIZE = (5.6, 2.5)
+SIZE = (4.4, 2.2)  # half the width of the page, and legible on a phone
 
 
 def before_and_after():
@@ -21,7 +21,8 @@ def before_and_after():
     at = np.linspace(0, 1, 120)
     row = np.exp(-(((at - 0.3) / 0.1) ** 2)) + 0.6 * np.exp(-(((at - 0.7) / 0.07) ** 2))
     rows = rng.uniform(0.4, 2.5, (7, 1)) * row + rng.uniform(-2, 2, (7, 1))
-    figure, (before, after) = panels(2, height=SIZE[1], sharex=True)
+    figure = Figure(figsize=SIZE, layout="constrained")
+    before, after = figure.subplots(1, 2, sharex=True)
     before.plot(at, rows.T, color=BLUE, linewidth=1.5)
     after.plot(at, numnorm.layer_norm(rows, eps=0).T, color=BLUE, linewidth=1.5)
     before.set(title="7 rows before", xticks=[])
