@@ -133,6 +133,7 @@ sphinx_gallery_conf = {
     "reset_modules": ("matplotlib", "gallery_pictures.style"),
     "within_subsection_order": FunctionSortKey(_order.index),
     "default_thumb_file": str(DOCS / "_static" / "favicon.svg"),
+    "remove_config_comments": True,
     "show_memory": False,
     "show_signature": False,
     "download_all_examples": False,
