@@ -11,6 +11,7 @@ sys.path[:0] = [str(DOCS / "_extensions"), str(DOCS)]
 # Examples that time nothing; and a page must not depend on how many processors built it.
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
+from pictures import start
 from sphinx_gallery.sorting import FunctionSortKey
 
 import numnorm
@@ -28,6 +29,7 @@ extensions = [
     "myst_parser",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "gallery_pictures",
     "picture_directive",
 ]
 exclude_patterns = [
@@ -41,8 +43,9 @@ suppress_warnings = ["config.cache"]
 
 # Markdown
 
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath", "substitution"]
 myst_heading_anchors = 3
+myst_substitutions = start.numbers()  # on the start page
 
 # What stands elsewhere in the repository, and the page of the site that has it.
 PAGES = [
@@ -142,6 +145,7 @@ sphinx_gallery_conf = {
     "reset_modules": ("matplotlib", "gallery_pictures.style"),
     "within_subsection_order": FunctionSortKey(_order.index),
     "default_thumb_file": str(DOCS / "_static" / "favicon.svg"),
+    "remove_config_comments": True,
     "show_memory": False,
     "show_signature": False,
     "download_all_examples": False,
@@ -162,6 +166,7 @@ html_css_files = ["numnorm.css"]
 html_favicon = "_static/favicon.svg"
 html_show_sourcelink = False
 html_copy_source = False
+html_search_scorer = str(DOCS / "_extensions" / "search_scorer.js")
 html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "numnorm"},

@@ -1,8 +1,13 @@
-"""Pictures of the gallery: those that an example draws, for light and for dark."""
+"""Pictures of the gallery: those that an example draws, for light and for dark.
+
+The first of them is also shown below the first paragraph, so that a page begins with what it shows.
+"""
 
 from pathlib import Path
 
-from picture_directive import COLORS, COMMON, INKED, INKS
+from docutils import nodes
+from picture_directive import COLORS, COMMON, INKED, INKS, saved
+from pictures import runs
 
 STYLE = COMMON | dict.fromkeys(INKED, INKS["light"]) | {"figure.constrained_layout.use": True}
 
@@ -48,3 +53,33 @@ def darkened(svg):
     for light, dark in pairs:
         svg = svg.replace(light.lower(), dark.lower())
     return svg
+
+
+def show_first(app, doctree):
+    """Show the first picture of an example, light and dark, below the first paragraph, too."""
+    folder, _, name = app.env.docname.rpartition("/")
+    if folder != app.config.sphinx_gallery_conf["gallery_dirs"]:
+        return
+    first = [f"sphx_glr_{name}_001{theme}.svg" for theme in ("", "_dark")]
+    images = [
+        image.deepcopy()
+        for image in doctree.findall(nodes.image)
+        if image["uri"].rpartition("/")[2] in first
+    ]
+    for section in doctree.findall(nodes.section):
+        at = section.first_child_matching_class(nodes.paragraph)
+        section[at + 1 : at + 1] = images
+        return
+
+
+def draw_runs(app):
+    """Draw the pictures of the pages that are not run, before the gallery takes its thumbnails."""
+    for name in runs.NAMES:
+        saved(app.srcdir, "runs", name, "light")
+
+
+def setup(app):
+    """Connect what changes the pages of the gallery."""
+    app.connect("builder-inited", draw_runs, priority=1)
+    app.connect("doctree-read", show_first)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -44,14 +44,10 @@ class Picture(SphinxDirective):
         module, function = name.rsplit(".", 1)
         pictures = importlib.import_module(f"pictures.{module}")
         self.env.note_dependency(pictures.__file__)
-        draw = getattr(pictures, function)
         # The theme hides a caption beside a hidden picture, so pictures have a parent of their own.
         both = nodes.container()
         for theme in INKS:
-            path = f"/generated/pictures/{'-'.join([name, *arguments, theme])}.svg"
-            file = Path(self.env.srcdir, path[1:])
-            file.parent.mkdir(parents=True, exist_ok=True)
-            _save(draw, arguments, theme, file)
+            path = saved(self.env.srcdir, module, function, theme, arguments)
             both += nodes.image(uri=path, alt=self.options["alt"], classes=[f"only-{theme}"])
         figure = nodes.figure("", both)
         if self.content:
@@ -61,13 +57,19 @@ class Picture(SphinxDirective):
         return [figure]
 
 
-def _save(draw, arguments, theme, file):
+def saved(source, module, function, theme, arguments=()):
+    """Draw a picture for a theme in the folder `generated/pictures`, and return its path there."""
     import matplotlib
 
+    path = f"/generated/pictures/{'-'.join([f'{module}.{function}', *arguments, theme])}.svg"
+    file = Path(source, path[1:])
+    file.parent.mkdir(parents=True, exist_ok=True)
     style = COMMON | dict.fromkeys(INKED, INKS[theme])
     style["axes.prop_cycle"] = matplotlib.cycler(color=COLORS[theme])
+    draw = getattr(importlib.import_module(f"pictures.{module}"), function)
     with matplotlib.rc_context(style):
         draw(*arguments).savefig(file, format="svg", metadata={"Date": None})
+    return path
 
 
 def setup(app):

@@ -1,5 +1,7 @@
-"""Cepstral mean and variance normalization
-========================================
+"""Cepstral mean and variance normalization (CMVN)
+===============================================
+
+.. index:: ! CMVN, ! cepstral mean and variance normalization
 
 A microphone adds a constant to log spectra. Normalization takes it away: over a whole utterance, or
 in a window.

@@ -3,11 +3,18 @@
 
 A bias, a GELU and a layer norm in one kernel of your own, and their gradients in another.
 
+.. picture:: runs.fused_layer_norm
+   :alt: Differences of y and of the gradients from NumPy in float64: some roundings of float32.
+
+   A recorded run of 8 rows, on a device simulated in Python: differences from NumPy in float64.
+
 x is read once and y written once; between them a row stays in the registers of a block.
 
 It needs a GPU. In the folder of the sources: ``pip install '.[cu13]'``, then
 ``python docs/gallery/fused_layer_norm.py``
 """
+
+# sphinx_gallery_thumbnail_path = "generated/pictures/runs.fused_layer_norm-light.svg"
 
 import math
 

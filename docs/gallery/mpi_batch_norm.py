@@ -3,12 +3,19 @@
 
 Batch norm of samples that lie in several processes, with MPI.
 
+.. picture:: runs.mpi_batch_norm
+   :alt: Differences of two to four ranks from one process: some roundings of float32.
+
+   A recorded run: differences of the ranks from one process.
+
 Each rank reads its own samples. One Allreduce merges their moments, and each rank normalizes its
 samples by the statistics of all; a second one adds the gradients of gamma and beta.
 
 In the folder of the sources: ``pip install '.[mpi]'``, then
 ``mpiexec -n 2 python docs/gallery/mpi_batch_norm.py``
 """
+
+# sphinx_gallery_thumbnail_path = "generated/pictures/runs.mpi_batch_norm-light.svg"
 
 import tempfile
 from pathlib import Path

@@ -3,11 +3,18 @@
 
 The two passes of numnorm in a function of autograd.
 
+.. picture:: runs.torch_autograd
+   :alt: Two losses that fall with the steps, one upon the other.
+
+   A recorded run: the losses of one network with either norm.
+
 The functions of numnorm record no gradient, so they refuse a tensor that requires one. Inside of a
 ``torch.autograd.Function`` nothing is recorded, and they take it. Other norms go the same way.
 In the folder of the sources: ``pip install . torch``, then
 ``python docs/gallery/torch_autograd.py``
 """
+
+# sphinx_gallery_thumbnail_path = "generated/pictures/runs.torch_autograd-light.svg"
 
 import torch
 

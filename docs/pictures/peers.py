@@ -36,8 +36,7 @@ WORDS = {
 
 def compared(results, family):
     """Draw how many times as long libraries take: a mark for each, a line from least to most."""
-    records = json.loads((BENCHMARKS / "peers/results" / results / "peers.json").read_text("utf-8"))
-    rows = _rows([r for r in records["records"] if case_of(r).family == family])
+    rows = ratios(results, family)
     figure = Figure(figsize=(4.9, 1.2 + 0.34 * len(rows)), layout="constrained")
     panel = figure.subplots()
     panel.axvline(1, color="C4", linewidth=1.5)
@@ -60,8 +59,10 @@ def compared(results, family):
     return figure
 
 
-def _rows(records):
-    """Return the ratios for each row of the picture and each library."""
+def ratios(results, family):
+    """Return the times as multiples of numnorm's, for each row of the picture and each library."""
+    records = json.loads((BENCHMARKS / "peers/results" / results / "peers.json").read_text("utf-8"))
+    records = [record for record in records["records"] if case_of(record).family == family]
     own = {(r["threads"], case_of(r)): r for r in records if r["library"] == OWN}
     rows = {}
     for record in records:

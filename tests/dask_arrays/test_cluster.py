@@ -1,5 +1,6 @@
 """Norms of Dask arrays on a cluster of two processes, also where one of them is killed."""
 
+import json
 import os
 import runpy
 import signal
@@ -165,6 +166,13 @@ def test_moments_are_merged_once(monkeypatch):
 def test_gallery(capsys):
     pytest.importorskip("zarr")
     page = Path(__file__).parents[2] / "docs" / "gallery" / "dask_cluster.py"
-    same = runpy.run_path(str(page))["main"](rows=20_000)
+    same, runs = runpy.run_path(str(page))["main"](rows=20_000)
     assert len(same) == 4 and all(same.values())
+    recorded = json.loads((page.parent / "runs" / "dask_cluster.json").read_text("utf-8"))
+    assert recorded.keys() == runs.keys() == same.keys()
+    for run in (*recorded.values(), *runs.values()):
+        seconds, chunks = zip(*run["written"], strict=True)
+        assert list(seconds) == sorted(seconds) and list(chunks) == sorted(chunks)
+    assert len({run["written"][-1][1] for run in recorded.values()}) == 1  # all chunks
+    assert [name for name, run in runs.items() if run["killed"]] == list(runs)[1::2]
     assert capsys.readouterr().out.count("killed after") == 2

@@ -1,5 +1,6 @@
 """The recipe docs/gallery/mpi_batch_norm.py, on one rank and on several."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -36,3 +37,8 @@ def test_gallery():
     printed = on_ranks(2, page).splitlines()
     assert printed[0] == "2 batches of 50000 x 32 on 2 ranks"
     assert len(printed) == 7
+    recorded = json.loads((page.parent / "runs" / "mpi_batch_norm.json").read_text("utf-8"))
+    names = [line.partition(":")[0].strip() for line in printed[1:]]
+    for errors in recorded.values():
+        # Roundings of float32, of gradients that are sums of 50,000 products.
+        assert list(errors) == names and max(errors.values()) < 1e-6

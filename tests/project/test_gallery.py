@@ -81,3 +81,14 @@ def test_page_was_run_with_its_pictures(path):
         assert light == dark != []
     else:
         assert pictures == []
+
+
+@pytest.mark.site
+@every_page
+def test_page_begins_with_a_picture(path):
+    html = (BUILT / f"{path.stem}.html").read_text("utf-8")
+    names = r"runs\." if "picture:: runs." in path.read_text("utf-8") else "sphx_glr_"
+    if names == "sphx_glr_" and not importlib.util.find_spec(configured("RUNS")[path.stem]):
+        pytest.skip("the page was not run")
+    pictures = [match.start() for match in re.finditer(rf'<img [^>]*src="[^"]*{names}', html)]
+    assert sum(at < html.index('class="highlight') for at in pictures) == 2  # light and dark

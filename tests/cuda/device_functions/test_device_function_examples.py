@@ -1,6 +1,7 @@
 """The examples of kernels that call the device functions, on a device in Python."""
 
 import importlib.util
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -24,6 +25,8 @@ def test_gallery(capsys, order):
     errors = example.main(rows=3, width=1000)
     # Roundings of float32, of an erf and an exp besides.
     assert max(errors) < 2e-6
+    recorded = json.loads((path.parent / "runs" / "fused_layer_norm.json").read_text("utf-8"))
+    assert len(recorded) == len(errors) and max(recorded.values()) < 2e-6
     assert capsys.readouterr().out.count("off by") == 5
 
 
