@@ -75,5 +75,9 @@ def draw(errors):
     plt.show()
 
 
+# %%
+# The errors
+# ----------
+
 if __name__ == "__main__":
     draw(main())
