@@ -56,10 +56,10 @@ NORMS = {
     "both detached": functools.partial(layer_norm_simple, detach="both"),
 }
 WIDTH, BATCH = 64, 64
-images, classes = load_digits(return_X_y=True)
-images = images.astype("f4") / 16
-order = np.random.default_rng(0).permutation(len(images))
-held_out, learned = order[:360], order[360:]
+IMAGES, CLASSES = load_digits(return_X_y=True)
+IMAGES = (IMAGES / 16).astype("f4")
+ORDER = np.random.default_rng(0).permutation(len(IMAGES))
+HELD_OUT, LEARNED = ORDER[:360], ORDER[360:]
 
 
 def forward(x, layers, norm):
@@ -75,11 +75,11 @@ def forward(x, layers, norm):
 
 def step(layers, norm, chosen, rate):
     """Take a step of gradient descent on the cross-entropy of some images."""
-    scores, (x, saved) = forward(images[chosen], layers, norm)
+    scores, (x, saved) = forward(IMAGES[chosen], layers, norm)
     *hidden, (last, _, _) = layers
     dy = np.exp(scores - scores.max(axis=1, keepdims=True))
     dy /= dy.sum(axis=1, keepdims=True)
-    dy[np.arange(len(chosen)), classes[chosen]] -= 1
+    dy[np.arange(len(chosen)), CLASSES[chosen]] -= 1
     dy *= np.float32(rate / len(chosen))
     dx = dy @ last.T
     last -= x.T @ dy
@@ -97,14 +97,14 @@ def step(layers, norm, chosen, rate):
 
 def loss_and_error(layers, norm, chosen):
     """Return the mean cross-entropy of some images, and the share that is wrong, in percent."""
-    scores = forward(images[chosen], layers, norm)[0]
+    scores = forward(IMAGES[chosen], layers, norm)[0]
     scores -= scores.max(axis=1, keepdims=True)
     logarithms = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
-    loss = -logarithms[np.arange(len(chosen)), classes[chosen]].mean()
-    return loss, 100 * np.mean(scores.argmax(axis=1) != classes[chosen])
+    loss = -logarithms[np.arange(len(chosen)), CLASSES[chosen]].mean()
+    return loss, 100 * np.mean(scores.argmax(axis=1) != CLASSES[chosen])
 
 
-def train(name, depth, seed, rate=0.02, epochs=15, learned=learned):
+def train(name, depth, seed, rate=0.02, epochs=15, learned=LEARNED):
     """Return loss and error on the learned digits, and the same on the held-out ones."""
     norm, rng = NORMS[name], np.random.default_rng(seed)
     layers = [
@@ -115,7 +115,7 @@ def train(name, depth, seed, rate=0.02, epochs=15, learned=learned):
         shuffled = rng.permutation(learned)
         for start in range(0, len(shuffled) - BATCH + 1, BATCH):
             step(layers, norm, shuffled[start : start + BATCH], rate)
-    return [loss_and_error(layers, norm, part) for part in (learned, held_out)]
+    return [loss_and_error(layers, norm, part) for part in (learned, HELD_OUT)]
 
 
 # %%
@@ -181,7 +181,7 @@ for name in NORMS:
 # 256 digits are few enough to learn them by heart. With and without gain and bias, two layers, from
 # ten seeds; a line joins two networks of a seed.
 
-few, PAIR = learned[:256], ("layer norm", "LayerNorm-simple")
+few, PAIR = LEARNED[:256], ("layer norm", "LayerNorm-simple")
 pairs = np.array(
     [
         [train(name, 2, seed, rate=0.1, epochs=60, learned=few) for name in PAIR]
