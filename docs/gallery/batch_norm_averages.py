@@ -2,10 +2,12 @@
 ===============================================
 
 In training, batch norm takes the mean and the variance of the batch. For inference it needs those
-of all the data: averages of what the batches had, or moments that are computed in the end.
+of all the data: either running averages, kept during training, or the exact mean and variance,
+computed afterwards.
 
-A network in NumPy learns handwritten digits and averages in three ways at once. The pictures show
-when each average is right, and what a wrong one costs.
+While a network in NumPy learns handwritten digits, three running averages are kept side by side.
+The pictures show when each is right, and what a wrong one costs. :doc:`/norms/batch` has the
+formulas.
 
 To run it, in the folder of the sources: ``pip install '.[demo]'``, then
 ``python docs/gallery/batch_norm_averages.py``
@@ -26,10 +28,10 @@ ORDER = np.random.default_rng(0).permutation(len(IMAGES))
 # Three averages
 # --------------
 #
-# ``momentum`` is the share of the new batch. The statistics begin with the mean 0 and the variance
-# 1, and at a momentum of 0.01 a third of that is left after a hundred batches. "cumulative" weights
-# all batches alike: nothing is left of the beginning, but the batches of the first epochs, when the
-# weights were others, count as much as the last ones.
+# ``momentum`` is the share of the new batch; Keras calls one minus this share momentum, so that its
+# 0.99 is 0.01 here. The statistics begin with the mean 0 and the variance 1, and at a momentum of
+# 0.01 a third of that is left after a hundred batches. "cumulative" weights all batches alike: the
+# starting values drop out, but early batches, seen with other weights, count as much as late ones.
 
 AVERAGES = {
     "0.1": lambda batches: {"momentum": 0.1},
@@ -121,7 +123,11 @@ def table(runs):
 # --------------
 #
 # 1120 digits are 35 full batches. The exact moments come from one pass over the training data with
-# the weights of that moment, which costs no gradient.
+# the present weights; this needs no backward pass. Left, by which factor the running variance is
+# too large or too small (the median over the units); right, what this costs.
+#
+# A momentum of 0.01 costs the first epochs. Later the cumulative average is the worst, as it still
+# holds the first batches. A momentum of 0.1 is never far from the exact moments.
 
 FULL = 35 * SIZE
 runs = [learned(seed, FULL) for seed in range(SEEDS)]
@@ -153,8 +159,8 @@ for name, errors in table(runs).items():
 #
 # With 1122 digits the last batch of each epoch has two. Their variances are tiny where the two are
 # alike, so that the gradient is large: this step may move the weights far, and then no average
-# describes them. The moments that are computed again do. Or leave such a batch out, as the demo
-# does.
+# describes them. The exact mean and variance, computed anew, still do. Or leave such a batch out,
+# as the demo does.
 
 small = [learned(seed, FULL + 2) for seed in range(SEEDS)]
 print("wrong digits in %, after the worst epoch from the third on; mean of the runs")

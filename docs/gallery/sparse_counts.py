@@ -73,7 +73,8 @@ except ValueError as error:
     print(error)
 
 # %%
-# scanpy's formula gives the same, where no column is constant.
+# The same with the standard deviation that divides by the number of rows, n. scanpy divides by
+# n - 1: :doc:`/coming_from/scanpy` has the gain that makes up for it.
 
 std = data["var"]["std"].to_numpy()
 expected = np.minimum(before.toarray() / std, 10)

@@ -84,9 +84,8 @@ def transformer(depth, rng, width=WIDTH):
 def loss_and_gradients(weights, tokens, targets, prenorm):
     """Return the mean cross-entropy of the targets, and its gradients, in the form of the weights.
 
-    `add_layer_norm` returns the sum of a sublayer and the residual, and its norm. The sublayer that
-    comes next takes the norm. With pre-norm the residual that comes next is the sum, with post-norm
-    the norm.
+    `add_layer_norm_forward` returns the norm of y + residual, the sum, and its statistics. The next
+    sublayer takes the norm. The next residual is the sum (pre-norm) or the norm (post-norm).
     """
     embedding, sublayers, readout = weights
     x = embedding[tokens] + numnorm.positional_encoding(*tokens.shape[1:], embedding.shape[1])
@@ -139,8 +138,8 @@ def gradient_sizes(depth, prenorm, seed):
 # Gradients before the first step
 # -------------------------------
 #
-# Ten networks each. Left, the gradients in the layers of networks with 16 layers; right, those of
-# the last layer of networks of any depth.
+# Ten networks each, with random weights. Left, the gradients in the layers of networks with 16
+# layers; right, in the last layer of networks with 2 to 32 layers.
 
 SEEDS, DEPTHS, PLACES = 10, (2, 4, 8, 16, 32), {"post-norm": False, "pre-norm": True}
 sizes = {
@@ -153,9 +152,9 @@ figure, (of_layers, of_depths) = plt.subplots(1, 2, figsize=(5.6, 3.0), sharey=T
 for place, marker in zip(PLACES, "so", strict=True):
     options = {"label": place, "marker": marker, "markersize": 4, "capsize": 2}
     found = sizes[place, 16]
-    of_layers.errorbar(np.arange(1, 17), found.mean(axis=0), found.std(axis=0), **options)
+    of_layers.errorbar(np.arange(1, 17), found.mean(axis=0), found.std(axis=0, ddof=1), **options)
     last = np.array([sizes[place, depth][:, -1] for depth in DEPTHS])
-    of_depths.errorbar(DEPTHS, last.mean(axis=1), last.std(axis=1), **options)
+    of_depths.errorbar(DEPTHS, last.mean(axis=1), last.std(axis=1, ddof=1), **options)
 of_layers.set(title="16 layers", xlabel="layer", ylabel="norm of the gradient", ylim=(0, None))
 of_depths.set(title="the last layer", xlabel="layers of the network", xscale="log")
 of_depths.set_xticks(DEPTHS, DEPTHS)
@@ -167,13 +166,14 @@ print(f"gradient of the last matrix of a layer, mean and deviation of {SEEDS} ne
 print(f"{'layers':>10} {'post-norm: first':>17} {'last':>12} {'pre-norm: first':>17} {'last':>12}")
 for depth in DEPTHS:
     ends = [sizes[place, depth][:, layer] for place in PLACES for layer in (0, -1)]
-    cells = [f"{values.mean():.2f} ± {values.std():.2f}" for values in ends]
+    cells = [f"{values.mean():.2f} ± {values.std(ddof=1):.2f}" for values in ends]
     print(f"{depth:>10} {cells[0]:>17} {cells[1]:>12} {cells[2]:>17} {cells[3]:>12}")
 
 # %%
-# Post-norm: the gradient grows towards the output, and that of the last layer does not become
-# smaller in deeper networks. It is for these large gradients that the paper explains the warm-up
-# of the learning rate.
+# Post-norm: in deep networks the last layers have the largest gradients, and that of the last layer
+# does not become smaller in deeper networks. The paper explains by these large gradients why
+# post-norm needs a warm-up of the learning rate. Nothing is trained here.
 #
-# Pre-norm: the gradient of the last layer becomes smaller in deeper networks. Each sublayer adds to
-# the residual, and the norm at the end divides by the deviation of the whole sum.
+# Pre-norm: gradients become smaller towards the output, and that of the last layer becomes smaller
+# in deeper networks. Each sublayer adds to the residual, and the norm at the end divides by the
+# deviation of the whole sum. :doc:`/norms/layer` has the functions.

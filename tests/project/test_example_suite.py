@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from browser import needs_chromium, opened, served
 
 BENCHMARKS = Path(__file__).parents[2] / "asv_benchmarks"
+NAME = "numnorm_ratios.Matrices.track_forward"
 CHOSEN = r"track_forward\('layer_norm', \(1, 256\)\)"
 
 
@@ -33,25 +35,45 @@ def project(tmp_path, monkeypatch):
     return folder
 
 
-def test_a_project_times_numnorm_with_its_own_asv(project, tmp_path):
-    # As if `numnorm-benchmarks` were installed.
+@pytest.fixture
+def installed(tmp_path):
+    """The environment of a process as if `numnorm-benchmarks` were installed."""
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages/asv_benchmarks").symlink_to(BENCHMARKS)
     paths = [str(tmp_path / "packages"), os.environ.get("PYTHONPATH", "")]
-    # asv's name of PYTHONPATH, which it would discard.
-    env = {"ASV_PYTHONPATH": os.pathsep.join(filter(None, paths)), "HOME": str(tmp_path)}
+    path = os.pathsep.join(filter(None, paths))
+    # asv discards PYTHONPATH and gives benchmarks the other one by this name.
+    return {"PYTHONPATH": path, "ASV_PYTHONPATH": path, "HOME": str(tmp_path)}
+
+
+@pytest.fixture
+def results(project, installed):
+    """What the project's own asv recorded of one benchmark."""
     asv = [sys.executable, "-m", "asv"]
-    run(*asv, "machine", "--yes", "--machine", "mine", **env)
+    run(*asv, "machine", "--yes", "--machine", "mine", **installed)
     head = run("git", "rev-parse", "HEAD").strip()
     options = ["--python=same", "--quick", "--machine", "mine", "--set-commit-hash", head]
-    run(*asv, "run", *options, "--bench", CHOSEN, **env)
+    run(*asv, "run", *options, "--bench", CHOSEN, **installed)
     (path,) = (project / "results/mine").glob(f"{head[:8]}*.json")
-    results = json.loads(path.read_text("utf-8"))
+    return json.loads(path.read_text("utf-8"))
+
+
+def test_a_project_times_numnorm_with_its_own_asv(results):
     (name,) = results["results"]
-    assert name == "numnorm_ratios.Matrices.track_forward"
+    assert name == NAME
     values = dict(zip(results["result_columns"], results["results"][name], strict=False))["result"]
     # asv writes NaN for what was not chosen.
     assert sum(value is not None and value > 0 for value in values) == 1
+
+
+@pytest.mark.site  # npm brings the scripts of the page
+@needs_chromium
+def test_the_page_of_a_project_opens_without_a_network(results, installed, project):
+    run(sys.executable, "-m", "asv_benchmarks.dashboard", "html", **installed)
+    with served(project / "html") as server:
+        page = opened(f"{server.address}/index.html")
+    assert NAME in page
+    assert server.failed == []
 
 
 def test_the_configuration_is_as_short_as_the_page_says():

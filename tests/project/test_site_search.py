@@ -3,27 +3,15 @@
 Chromium runs the scripts of the site's own search page.
 """
 
-import functools
-import http.server
 import json
-import shutil
-import subprocess
-import threading
 from html.parser import HTMLParser
 
 import pytest
+from browser import needs_chromium, opened, served
 from test_site import SITE
 
 pytestmark = pytest.mark.site
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-OPTIONS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--dump-dom",
-    "--virtual-time-budget=20000",
-]
 FIRST = {
     "SNV": "norms/standard_normal_variate",
     "z-score": "norms/standard_normal_variate",
@@ -36,7 +24,7 @@ FIRST = {
     "LayerNorm": "norms/layer",
     "BatchNorm": "norms/batch",
     "RMSNorm": "norms/rms",
-    "scanpy": "norms/batch",
+    "scanpy": "coming_from/scanpy",
     "Dask": "clusters",
     "Hampel filter": "norms/moving_robust",
 }
@@ -62,23 +50,6 @@ PAGE = """\
 """
 
 
-class Server(http.server.SimpleHTTPRequestHandler):
-    """Serves the site, and the page that searches it."""
-
-    def do_GET(self):
-        if self.path != "/search_all":
-            super().do_GET()
-            return
-        scripts = "".join(f'<script src="/_static/{name}.js"></script>' for name in SCRIPTS)
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        self.wfile.write(PAGE.format(scripts=scripts, words=json.dumps(list(FIRST))).encode())
-
-    def log_message(self, *arguments):
-        pass
-
-
 class Found(HTMLParser):
     """What the page wrote."""
 
@@ -94,18 +65,15 @@ class Found(HTMLParser):
 @pytest.fixture(scope="module")
 def found():
     """The first pages for each of the words."""
-    handler = functools.partial(Server, directory=str(SITE))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        command = [CHROMIUM, *OPTIONS, f"http://127.0.0.1:{server.server_port}/search_all"]
-        dumped = subprocess.run(command, capture_output=True, check=True, timeout=300, text=True)
-        server.shutdown()
+    scripts = "".join(f'<script src="/_static/{name}.js"></script>' for name in SCRIPTS)
+    page = PAGE.format(scripts=scripts, words=json.dumps(list(FIRST)))
     parser = Found()
-    parser.feed(dumped.stdout)
+    with served(SITE, {"/search_all": page}) as server:
+        parser.feed(opened(f"{server.address}/search_all"))
     return json.loads(parser.text)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@needs_chromium
 @pytest.mark.parametrize(("words", "page"), FIRST.items())
 def test_first_result(words, page, found):
     assert found[words][0] == page, found[words]
