@@ -8,8 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "asv_benchmarks" / "results"
+SUITES = ROOT / "asv_benchmarks" / "benchmarks"
 DASHBOARD = ROOT / "docs" / "_build" / "html" / "performance" / "asv"
-COMMITS, BENCHMARKS = 12, 40  # at least
+COMMITS, BENCHMARKS = 20, 40  # at least
 
 
 def recorded():
@@ -17,16 +18,28 @@ def recorded():
         yield path, json.loads(path.read_text("utf-8"))
 
 
+def measured(results):
+    """The benchmarks of a commit that have a value, with the numbers of their parameters."""
+    for name, found in results["results"].items():
+        values = found[0] if isinstance(found[0], list) else [found[0]]
+        # asv writes NaN for what failed or was not chosen: it does not equal itself.
+        yield from (
+            (name, i) for i, value in enumerate(values) if value is not None and value == value
+        )
+
+
 def test_results_are_of_enough_commits_and_benchmarks():
     counts = Counter()
     for _, results in recorded():
-        for name, found in results["results"].items():
-            values = found[0] if isinstance(found[0], list) else [found[0]]
-            # asv writes NaN for what failed or was not chosen: it does not equal itself.
-            measured = [i for i, value in enumerate(values) if value is not None and value == value]
-            counts.update((name, i) for i in measured)
+        counts.update(measured(results))
     assert len({results["commit_hash"] for _, results in recorded()}) >= COMMITS
     assert sum(count >= COMMITS for count in counts.values()) >= BENCHMARKS
+
+
+def test_the_newest_commit_has_results_of_every_suite():
+    suites = {path.stem for path in SUITES.glob("*.py") if "\nclass " in path.read_text("utf-8")}
+    newest = max((results for _, results in recorded()), key=lambda results: results["date"])
+    assert {name.partition(".")[0] for name, _ in measured(newest)} == suites - {"calls"}
 
 
 def test_results_name_a_kind_of_machine():
