@@ -5,7 +5,6 @@ A new norm needs a function here and an entry in `OF_MATRICES` or `OF_IMAGES`.
 
 from collections.abc import Callable
 from functools import partial
-from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,27 +14,11 @@ import numnorm
 from .arrays import Array
 
 
-class Timed:
-    """How often asv times a call: all suites of a commit take about three minutes."""
-
-    # At least, at most, and seconds. With a `setup`, which runs before each, a sample is one call.
-    repeat = (5, 200, 0.2)
-    rounds = 1
-    warmup_time = 0.02
-
-
 class Calls(NamedTuple):
     """The calls of one norm on one array; their only argument is `out`."""
 
     forward: Callable[..., Any]
     backward: Callable[..., Any]
-
-
-def need(name: str, *keywords: str) -> None:
-    """Have asv skip a benchmark of what a commit does not have yet."""
-    found = getattr(numnorm, name, None)
-    if found is None or (keywords and not {*keywords} <= signature(found).parameters.keys()):
-        raise NotImplementedError(f"this commit has no {name}({', '.join(keywords)})")
 
 
 def layer_norm(x: Array, dy: Array) -> Calls:

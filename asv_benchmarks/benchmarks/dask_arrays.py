@@ -14,7 +14,7 @@ import numpy as np
 import numnorm
 
 from .arrays import drawn
-from .calls import Timed, need
+from .timing import Timed, need
 
 NORMS: dict[str, Callable[..., Any]] = {
     "layer_norm": numnorm.layer_norm,

@@ -5,12 +5,13 @@ from functools import cache
 from typing import Any
 
 from .arrays import drawn
-from .calls import Timed
+from .timing import Timed
 
 SHAPE = (1024, 768)
 
 
-# asv runs `setup` before each sample, and imports this module for every suite: JAX takes a second.
+# JAX, which takes a second, is imported late, as asv imports this file for every suite; and once, as
+# asv runs `setup` before each sample.
 @cache
 def _compiled(norm: str) -> tuple[Callable[..., Any], Callable[..., Any], Any]:
     """Return the norm and the gradient of a loss under jit, and an input."""

@@ -8,7 +8,7 @@ import numpy as np
 import numnorm
 
 from .arrays import Array
-from .calls import need
+from .timing import need
 
 # The number of rows that compiles the same kernels as all rows.
 FEW = 256

@@ -3,7 +3,7 @@
 import numnorm
 
 from .arrays import drawn
-from .calls import Timed
+from .timing import Timed
 
 
 class Moments(Timed):

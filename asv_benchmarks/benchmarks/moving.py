@@ -3,7 +3,7 @@
 import numnorm
 
 from .arrays import drawn
-from .calls import Timed, need
+from .timing import Timed, need
 
 WINDOW = 300
 ALPHA = 1e-3

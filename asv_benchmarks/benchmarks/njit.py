@@ -11,7 +11,7 @@ from numba.core.errors import NumbaError
 import numnorm
 
 from .arrays import Array, drawn
-from .calls import Timed
+from .timing import Timed
 
 
 @numba.njit

@@ -3,7 +3,8 @@
 import numnorm
 
 from .arrays import drawn
-from .calls import CALLS, OF_IMAGES, OF_MATRICES, Calls, Timed
+from .calls import CALLS, OF_IMAGES, OF_MATRICES, Calls
+from .timing import Timed
 
 MATRIX = (1024, 768)
 MATRICES = [(32, 512), MATRIX, (65536, 64)]

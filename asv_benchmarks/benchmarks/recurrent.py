@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from .arrays import Array
-from .calls import Timed, need
+from .timing import Timed, need
 
 with suppress(ImportError):  # a commit without cells is skipped
     from numnorm import rnn

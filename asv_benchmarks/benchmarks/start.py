@@ -11,7 +11,7 @@ import numnorm
 DATA = "x = np.ones((8, 8), np.float32)"
 CALL = "numnorm.layer_norm(x)"
 
-# asv reads them of the module, for the functions and the class.
+# asv takes these for every benchmark in this file.
 rounds, number, repeat, warmup_time = 1, 1, 3, 0.0
 NEW_CACHE = """
 import os

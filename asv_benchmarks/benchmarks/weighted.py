@@ -8,7 +8,7 @@ import numpy as np
 import numnorm
 
 from .arrays import Array, drawn
-from .calls import Timed, need
+from .timing import Timed, need
 
 SHAPE = (4096, 1024)
 MISSING = 0.1

@@ -67,8 +67,8 @@ def show_first(app, doctree):
         if image["uri"].rpartition("/")[2] in first
     ]
     for section in doctree.findall(nodes.section):
-        at = section.first_child_matching_class(nodes.paragraph)
-        section[at + 1 : at + 1] = images
+        after = section.first_child_matching_class(nodes.paragraph) + 1
+        section[after:after] = images
         return
 
 

@@ -27,7 +27,8 @@ NEEDED = {
     "scikit_learn": ["sklearn"],
     "torchaudio": ["torch", "torchaudio"],
 }
-# The second column of a table of pairs: calls of numnorm, or of NumPy where numnorm has none.
+# The second column of a table of pairs: calls of numnorm, or of NumPy where numnorm has none. Other
+# tables have no heading there.
 HEADS = "numnorm", "NumPy"
 # Both compute in float64 what is near 1, in sums of up to 3000 terms: rounding is below 1e-13.
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
@@ -59,6 +60,7 @@ def page(name):
         elif token.type == "inline" and in_cell:
             tables[-1][-1].append(token)
             in_cell = False
+    assert all(head[1].content in (*HEADS, "") for head, *_ in tables)
     pairs = [
         tuple(expression(cell) for cell in row)
         for head, *rows in tables

@@ -307,8 +307,7 @@ def test_training_mode_in_the_place_of_inference(averages):
         assert np.isclose(100 - alone, 100 * shares, rtol=1e-12).any()
 
 
-@pytest.mark.slow
-def test_last_batch_of_one_is_an_error(averages):
-    page, *_ = averages
+def test_last_batch_of_one_is_an_error():
+    page = definitions("batch_norm_averages")
     with pytest.raises(ValueError, match="at least 2 values"):
         page.learned(0, page.FULL + 1)

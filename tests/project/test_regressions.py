@@ -1,23 +1,27 @@
 """asv's tab of regressions: made-up results of a history, of which one commit is slower."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 results = pytest.importorskip("asv.results")
 runner = pytest.importorskip("asv.runner")
+util = pytest.importorskip("asv.util")
 
 COMMITS, SLOW_FROM = 24, 15
 NAMES = ["ratios.track_steady", "ratios.track_slower"]
+OWN = Path(__file__).parents[2] / "asv_benchmarks" / "asv.conf.json"
 CONFIG = {
     "version": 1,
     "project": "made-up",
     "repo": ".",
     "branches": ["HEAD"],
-    "regressions_thresholds": {"^ratios": 0.1},
+    "regressions_thresholds": util.load_json(OWN, js_comments=True)["regressions_thresholds"],
 }
 BENCHMARK = {"code": "", "param_names": [], "params": [], "type": "track", "unit": "copies"}
 MACHINE = {"machine": "mine"}
@@ -25,8 +29,11 @@ MACHINE = {"machine": "mine"}
 
 def git(*arguments):
     author = ("-c", "user.name=numnorm", "-c", "user.email=numnorm@example.org")
-    done = subprocess.run(["git", *author, *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.split()
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
+    command = ["git", *author, *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, env=env
+    ).stdout.split()
 
 
 def write(path, content):

@@ -50,8 +50,10 @@ def served(folder, pages=None):
     """Serve a folder, and pages by their paths, while the block runs."""
     with Server(folder, pages or {}) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+        try:
+            yield server
+        finally:
+            server.shutdown()
 
 
 def opened(url, *options):
