@@ -8,8 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-# They call most kernels. `ratios` comes last: it leaves its process with one thread, for which other
-# kernels are compiled.
+# They call most kernels. `ratios` comes last: it leaves its process with one thread, for which
+# other kernels are compiled.
 SUITES = ("norms", "weighted", "moments", "moving", "recurrent", "ratios")
 
 

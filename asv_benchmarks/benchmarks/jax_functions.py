@@ -10,8 +10,8 @@ from .timing import Timed
 SHAPE = (1024, 768)
 
 
-# JAX, which takes a second, is imported late, as asv imports this file for every suite; and once, as
-# asv runs `setup` before each sample.
+# JAX takes a second. It is imported late, as asv imports this file for every suite, and once, as
+# `setup` runs before each sample.
 @cache
 def _compiled(norm: str) -> tuple[Callable[..., Any], Callable[..., Any], Any]:
     """Return the norm and the gradient of a loss under jit, and an input."""

@@ -23,12 +23,16 @@ NORMS = list(classifier.NORMS)
 @pytest.fixture
 def small(monkeypatch, tmp_path):
     """Run the demo on a few images with a small network, in an empty directory."""
-    training, validation = demo.digits(0)
-    subset = tuple(array[:120] for array in training), tuple(array[:50] for array in validation)
-    monkeypatch.setattr(demo, "digits", lambda seed: subset)
+    every = demo.digits
+
+    def few(seed):
+        training, validation = every(seed)
+        return tuple(array[:120] for array in training), tuple(array[:50] for array in validation)
+
+    monkeypatch.setattr(demo, "digits", few)
     monkeypatch.setattr(classifier, "HIDDEN", (12, 8))
     monkeypatch.chdir(tmp_path)
-    return subset
+    return few(0)
 
 
 @pytest.mark.usefixtures("small")
@@ -185,8 +189,8 @@ def test_conclusions_follow_the_numbers(capsys, monkeypatch):
         "Batch size 4: after the first epoch layer norm (30.0 %) is ahead of no norm (60.0 %) and "
         "behind batch norm (9.0 %). Over the last epoch layer norm (2.0 %) is ahead of no norm "
         "(9.0 %) and level with batch norm (2.1 %); the lowest is layer norm (2.0 %).",
-        "Level means: a paired t test, sample by sample, finds no difference at 5 %. A single "
-        "image is 0.1 points.",
+        "Level means: a paired t test, sample by sample, finds no difference. It finds one in 5 % "
+        "of comparisons of equals. A single image is 0.1 points.",
     ]
 
 
@@ -210,9 +214,16 @@ def test_conclusions_of_several_seeds(capsys, monkeypatch):
         "(3.0 ± 0.0 %) is ahead of no norm (7.0 ± 1.0 %) and level with batch norm (4.0 ± 1.0 %); "
         "the lowest is layer norm (3.0 ± 0.0 %).",
         "The numbers are means over 3 seeds ± the standard deviation. Level means: a paired t "
-        "test, seed by seed, finds no difference at 5 %; of few seeds it finds only large ones. "
-        "A single image is 0.1 points.",
+        "test, seed by seed, finds no difference. It finds one in 5 % of comparisons of equals, "
+        "and of few seeds only a large one. A single image is 0.1 points.",
     ]
+
+
+def test_errors_that_are_not_numbers_are_not_compared():
+    values = {"none": [np.nan, 1], "batch": [4, 4], "layer": [3, 3]}
+    errors = {name: np.array(of_norm, float)[None, None] for name, of_norm in values.items()}
+    task = Task("corners", "16 at a time", (), (), 16, 1, None)
+    assert "is not comparable with no norm" in report.conclusion("Corners", task, errors)
 
 
 @pytest.mark.parametrize("seeds", [1, 2])

@@ -18,16 +18,20 @@ from numnorm.commands.demo.training import Task, compare
 @pytest.fixture
 def small(monkeypatch, tmp_path):
     """Run the demo on a few images and walks with small networks, in an empty directory."""
-    training, validation = demo.digits(0)
-    subset = tuple(array[:40] for array in training), tuple(array[:20] for array in validation)
-    monkeypatch.setattr(demo, "digits", lambda seed: subset)
+    every = demo.digits
+
+    def few(seed):
+        training, validation = every(seed)
+        return tuple(array[:40] for array in training), tuple(array[:20] for array in validation)
+
+    monkeypatch.setattr(demo, "digits", few)
     monkeypatch.setattr(lstm, "DIGITS_HIDDEN", 6)
     monkeypatch.setattr(lstm, "CORNERS_HIDDEN", 6)
     monkeypatch.setattr(lstm, "CORNERS_WIDTH", 5)
     monkeypatch.setattr(lstm, "TRAINING_WALKS", (16, 13))
     monkeypatch.setattr(lstm, "VALIDATION_WALKS", (8, 17))
     monkeypatch.chdir(tmp_path)
-    return subset
+    return few(0)
 
 
 @pytest.mark.usefixtures("small")
@@ -66,8 +70,9 @@ def test_seeds(capsys, monkeypatch):
         f"{abs(means[0][0] - means[1][0]) / 2**0.5:.1f}",
     ]
     assert all(len(word.partition(".")[2]) == 4 for word in (row[-3], row[-1]))
-    first, second = (run[2][0].training[2] for run in runs)
-    assert not np.array_equal(first, second)  # cut short otherwise
+    first, second = (run[2][0].training for run in runs)
+    assert not np.array_equal(first[0], second[0])  # other images
+    assert not np.array_equal(first[2], second[2])  # cut short otherwise
 
 
 def test_same_seed_same_results(small):

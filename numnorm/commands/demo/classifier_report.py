@@ -44,7 +44,7 @@ def print_report(runs: list[Run]) -> None:
 
 def _table(task: Task, errors: Errors) -> object:
     box = require("rich.box").SIMPLE_HEAD
-    table = require("rich.table").Table(title=task.samples, box=box, padding=0, pad_edge=False)
+    table = require("rich.table").Table(title=task.batches, box=box, padding=0, pad_edge=False)
     for heading in ("epoch", *errors):
         table.add_column(heading, justify="right", min_width=5)
     for epoch in range(task.epochs):
@@ -58,7 +58,7 @@ def _conclusion(task: Task, errors: Errors) -> str:
     three = {name: errors[name] for name in ("none", "batch", "layer")}
     best = min(errors, key=lambda name: float(late(errors[name]).mean()))
     lowest = named(best, task, late(errors[best]))
-    return f"{conclusion(task.samples.capitalize(), task, three)}; the lowest is {lowest}."
+    return f"{conclusion(task.batches.capitalize(), task, three)}; the lowest is {lowest}."
 
 
 def draw(runs: list[Run], file: BinaryIO) -> None:
@@ -77,7 +77,7 @@ def draw(runs: list[Run], file: BinaryIO) -> None:
     for panel, (task, errors) in zip(panels, joined(runs), strict=True):
         curves(panel, errors)
         in_percent(panel)
-        panel.set_title(task.samples)
+        panel.set_title(task.batches)
     panels[0].set_ylabel("validation error (%), logarithmic above 1 %")
     panels[-1].legend(frameon=False)
     title = "Handwritten digits, 64-256-256-10 network: what each norm does for learning"

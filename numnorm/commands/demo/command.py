@@ -23,7 +23,7 @@ and RMS norm and AdaNorm, and compare the validation errors in a table and a pic
 
 Every norm gets the same initial weights, the same batches and the same settings. With --seeds this
 is repeated for other weights, batches and validation images, and means and standard deviations are
-shown.
+shown. The walks of `lstm` are the same for every seed.
 
 `numnorm demo lstm` does so with LSTMs without normalization, with batch norm and with layer norm:
 on the digits, read row by row, 32, 4 and 1 at a time and cut short, and on walks around a square,
@@ -84,7 +84,7 @@ def _parser() -> CommandParser:
         default=12,
         help="default: %(default)s; of lstm, for digits 32 at a time, from which the others follow",
     )
-    parser.add_argument("--seed", type=int, default=0, help="the first one; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed; default: %(default)s")
     parser.add_argument(
         "--seeds",
         type=int,

@@ -49,11 +49,11 @@ CORNERS_HIDDEN = 32
 
 
 class Lstm:
-    """An LSTM with the norm of a row.
+    """An LSTM with one of the norms.
 
     Parameters
     ----------
-    row : str
+    norm : str
         One of `NORMS`.
     inputs, hidden : int
         The number of inputs and of units.
@@ -67,14 +67,14 @@ class Lstm:
 
     def __init__(
         self,
-        row: str,
+        norm: str,
         inputs: int,
         hidden: int,
         steps: int,
         parameters: Parameters,
         rng: np.random.Generator,
     ) -> None:
-        self._norm = NORMS[row]
+        self._norm = NORMS[norm]
         dtype = parameters.values.dtype
         first = rnn.lstm_init(inputs, hidden, rng=rng, norm=self._norm, dtype=dtype)
         values: dict[str, Array] = {}

@@ -59,7 +59,7 @@ def print_report(runs: list[Run]) -> None:
     console.print(
         COMPARED,
         *(
-            f"{conclusion(f'{task.data.capitalize()}, {task.samples}', task, errors)}."
+            f"{conclusion(f'{task.data.capitalize()}, {task.batches}', task, errors)}."
             for task, errors in results
         ),
         own_statistics(runs),
@@ -77,7 +77,7 @@ def _table(title: str, results: list[tuple[Task, Errors]], when: Callable[[Array
     )
     table.add_column("")
     for task, _ in results:
-        heading = f"{task.data},\n{task.samples.replace(', ', chr(10))}"
+        heading = f"{task.data},\n{task.batches.replace(', ', chr(10))}"
         table.add_column(heading, justify="right", min_width=12)
     for name in results[0][1]:
         values = (formatted(task, when(errors[name])) for task, errors in results)
@@ -91,14 +91,14 @@ def own_statistics(runs: list[Run]) -> str:
     The running statistics of these networks change.
     """
     values = []
-    with one_thread():  # its kernels are compiled already
+    with one_thread():  # as in training: only these kernels are compiled
         for same in zip(*runs, strict=True):
             errors = [
                 cells["batch"].network.error(*task.validation, training=True)
                 for task, cells in same
             ]
             task = same[0][0]
-            values.append(f"{formatted(task, np.array(errors))} ({task.data}, {task.samples})")
+            values.append(f"{formatted(task, np.array(errors))} ({task.data}, {task.batches})")
     return (
         "Batch norm in the end, with the statistics of all validation samples instead of running "
         f"ones: {', '.join(values)}."
@@ -182,7 +182,7 @@ def draw(runs: list[Run], file: BinaryIO) -> None:
         curves(panel, errors)
         _labels(panel, task)
     above.axes[0].legend(frameon=False, loc="lower left")
-    with one_thread():  # its kernels are compiled already
+    with one_thread():  # as in training: only these kernels are compiled
         values = _values(runs[0])
     title = "What the trained layer norms of the LSTM take and give, and that of its input"
     below.suptitle(f"{title} (first seed)" if len(runs) > 1 else title)
@@ -212,7 +212,7 @@ def _values(run: Run) -> dict[str, Pair]:
 
 
 def _labels(panel: Any, task: Task) -> None:
-    panel.set_title(f"{task.data}, {task.samples}")
+    panel.set_title(f"{task.data}, {task.batches}")
     if task.data == "digits":
         in_percent(panel)
         panel.set_ylim(0, 100)

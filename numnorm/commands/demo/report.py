@@ -30,7 +30,7 @@ STYLES = {
 MOST_MARKERS = 15  # of a curve
 
 CHANCE = 0.05
-"""How often the t test finds a difference where there is none."""
+"""The share of comparisons of equals in which the t test finds a difference."""
 
 Errors = dict[str, Array]
 """For each norm the validation errors: an axis for seeds, one for epochs, one for samples."""
@@ -130,6 +130,8 @@ def _relation(own: Array, other: Array) -> str:
     """Compare by a paired t test: seed by seed, or the samples of a single seed."""
     differences = (own - other)[0] if len(own) == 1 else (own - other).mean(axis=1)
     mean, count = differences.mean(), len(differences)
+    if not np.isfinite(mean):
+        return "not comparable with"
     limit = require("scipy.special").stdtrit(count - 1, 1 - CHANCE / 2)
     if abs(mean) <= limit * differences.std(ddof=1) / np.sqrt(count):
         return "level with"
@@ -138,12 +140,12 @@ def _relation(own: Array, other: Array) -> str:
 
 def what_level_means(seeds: int) -> str:
     """Return what the words of the conclusions, and the numbers of the tables, mean."""
-    test = f"finds no difference at {100 * CHANCE:.0f} %"
+    errs = f"It finds one in {100 * CHANCE:.0f} % of comparisons of equals"
     if seeds == 1:
-        return f"Level means: a paired t test, sample by sample, {test}."
+        return f"Level means: a paired t test, sample by sample, finds no difference. {errs}."
     return (
         f"The numbers are means over {seeds} seeds ± the standard deviation. Level means: a paired "
-        f"t test, seed by seed, {test}; of few seeds it finds only large ones."
+        f"t test, seed by seed, finds no difference. {errs}, and of few seeds only a large one."
     )
 
 
@@ -165,7 +167,7 @@ def curves(panel: Any, errors: Errors) -> None:
         if len(means) > 1:
             deviation = means.std(axis=0, ddof=1)
             band = {"color": STYLES[name]["color"], "alpha": 0.15, "linewidth": 0}
-            panel.fill_between(epochs, mean - deviation, mean + deviation, **band)
+            panel.fill_between(epochs, (mean - deviation).clip(0), mean + deviation, **band)
     panel.set_xlabel("epoch")
     whole = require("matplotlib.ticker").MaxNLocator(integer=True, min_n_ticks=1)
     panel.xaxis.set_major_locator(whole)

@@ -50,7 +50,7 @@ class Network(Protocol):
 
     parameters: Parameters
 
-    def gradients(self, *batch: Any, **options: Any) -> float:
+    def gradients(self, *batch: Any) -> float:
         """Store the gradients of the loss over a batch, and return the loss."""
         ...
 
@@ -66,7 +66,7 @@ class Task(NamedTuple):
     ----------
     data : {"digits", "corners"}
         The kind of samples.
-    samples : str
+    batches : str
         A description of the batches, for tables and pictures.
     training, validation : tuple of ndarray
         The samples.
@@ -77,7 +77,7 @@ class Task(NamedTuple):
     """
 
     data: str
-    samples: str
+    batches: str
     training: Samples
     validation: Samples
     batch_size: int
@@ -128,14 +128,14 @@ def compare(tasks: Iterable[Task], norms: Iterable[str], seed: int) -> Run:
 def _learned(task: Task, name: str, seed: int) -> Result:
     network = task.network(name, np.random.default_rng(seed))
     order = np.random.default_rng([seed, task.batch_size])
-    errors = train(network, task.training, task.validation, task.batch_size, order)
-    description = f"seed {seed}, {task.data}, {task.samples:<22}, {name:<5}"
+    epochs = train(network, task.training, task.validation, task.batch_size, order)
+    description = f"seed {seed}, {task.data}, {task.batches:<22}, {name:<5}"
     with progress_bar(description, task.epochs) as done:
-        first = []
-        for error in itertools.islice(errors, task.epochs):
+        errors = []
+        for error in itertools.islice(epochs, task.epochs):
             done(1)
-            first.append(error)
-    return Result(np.array(first), network)
+            errors.append(error)
+    return Result(np.array(errors), network)
 
 
 def train(
