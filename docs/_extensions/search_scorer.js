@@ -1,4 +1,5 @@
-// How the search of the site orders what it finds: Sphinx's own weights, and the history last.
+// How the search of the site orders what it finds: the history comes last. The other weights are those
+// of Sphinx 9.0, which has none where a page has a Scorer: compare them after an upgrade.
 const HISTORY = /^(changelog|decisions\/|performance\/log\/)/;
 var Scorer = {
   objNameMatch: 11,

@@ -1,6 +1,6 @@
 """The errors of norms at an offset, from the tables of `docs/numerics.md`.
 
-``python docs/pictures/accuracy.py`` writes the picture of the paper.
+In the folder `docs`, ``python -m pictures.accuracy`` writes the picture of the paper.
 """
 
 import json
@@ -9,12 +9,14 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-NUMERICS = Path(__file__).parents[1] / "numerics.md"
+from pictures.tables import first_table
+
 PICTURE = Path(__file__).with_name("accuracy.offsets.png")
-# A panel's title, how its table begins, how the rows begin that are drawn, and the axis below it.
+# A panel's title, the heading above its table, how the first cells of the drawn rows begin and end,
+# and the axis below the panel.
 PANELS = [
-    ("layer norm of float32 rows", "| mean, standard deviation |", "", ", 1", "mean"),
-    ("moving norm, float64", "| dtype, offset | `moving_norm` |", "float64, ", "", "offset"),
+    ("layer norm of float32 rows", "## Accuracy", "", ", 1", "mean"),
+    ("moving norm, float64", "## Moving statistics", "float64, ", "", "offset"),
 ]
 # Numnorm's first; the others have the colours and the markers in the order of their tables.
 COLORS = ["C0", "C1", "C2", "C3", "#56B4E9", "#E69F00", "#999933"]
@@ -22,23 +24,21 @@ MARKERS = "Dso^vPX"
 NAN = 1e3  # the height at which a NaN is drawn
 
 
-def errors(page):
+def errors():
     """Return the errors of each panel by library and offset; NaN is None, as in JSON."""
-    return {title: _table(page, *where) for title, *where, _ in PANELS}
+    return {title: _errors(*where) for title, *where, _ in PANELS}
 
 
-def _table(page, begin, before, after):
-    names, _, *rows = (
-        [cell.strip().replace("`", "") for cell in line.strip("|").split("|")]
-        for line in page[page.index(begin) :].split("\n\n")[0].splitlines()
-    )
+def _errors(heading, begin, end):
+    names, *rows = first_table("numerics.md", heading)
     names[1] = "numnorm"
     drawn = [
-        (row[0].removeprefix(before).removesuffix(after), row[1:])
+        (row[0].removeprefix(begin).removesuffix(end), row[1:])
         for row in rows
-        if row[0].startswith(before) and row[0].endswith(after)
+        if row[0].startswith(begin) and row[0].endswith(end)
     ]
     return {
+        # A row such as "after 1e12" has no offset of its own.
         name: {offset: _number(cells[place]) for offset, cells in drawn if "after" not in offset}
         for place, name in enumerate(names[1:])
     }
@@ -53,7 +53,7 @@ def offsets():
     """Draw the errors of each library; those that are NaN lie on a line of their own."""
     figure = Figure(figsize=(7.2, 5), layout="constrained")
     panels = figure.subplots(1, len(PANELS), sharey=True)
-    drawn = errors(NUMERICS.read_text("utf-8"))
+    drawn = errors()
     for panel, (title, *_, below) in zip(panels, PANELS, strict=True):
         styles = zip(COLORS, MARKERS, strict=True)
         for (name, values), (color, marker) in zip(drawn[title].items(), styles, strict=False):
@@ -74,7 +74,7 @@ def offsets():
 
 def main():
     """Write the picture, and into it the numbers that it shows."""
-    numbers = json.dumps(errors(NUMERICS.read_text("utf-8")))
+    numbers = json.dumps(errors())
     offsets().savefig(PICTURE, dpi=200, metadata={"Description": numbers})
 
 

@@ -1,8 +1,6 @@
 """The pictures and the numbers of the start page, from what other pages and results have."""
 
-import re
 import statistics
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,8 +8,8 @@ from matplotlib.figure import Figure
 import numnorm
 from pictures.norms import BLUE, RED
 from pictures.peers import ratios
+from pictures.tables import first_table
 
-DOCS = Path(__file__).parents[1]
 SIZE = (4.4, 2.2)  # half the width of the page, and legible on a phone
 
 
@@ -52,10 +50,9 @@ def accuracy():
 
 def recorded_errors():
     """Return the error of each library at a mean of 1e7, from the table of the page on numerics."""
-    header, *rows = _table("numerics.md", "## Accuracy")
+    header, *rows = first_table("numerics.md", "## Accuracy")
     (row,) = (row for row in rows if row[0].startswith("1e7,"))
-    libraries = [name.replace("`", "") for name in header[1:]]
-    return dict(zip(libraries, (text.removesuffix(", warns") for text in row[1:]), strict=True))
+    return dict(zip(header[1:], (text.removesuffix(", warns") for text in row[1:]), strict=True))
 
 
 def numbers():
@@ -63,7 +60,7 @@ def numbers():
     of_torch = ratios(".", "norms")
     plain, into = (of_torch[f"layer norm, {kind}"]["torch"] for kind in ("forward", "into out"))
     errors = recorded_errors()
-    header, *norms = _table("places.md", "## Places")
+    header, *norms = first_table("places.md", "## Places")
     # Where calls are marked; the others raise an error.
     marked = {place: sum("✓" in row[n] for row in norms) for n, place in enumerate(header) if n}
     return {
@@ -77,10 +74,3 @@ def numbers():
         "places": sum(count == len(norms) for count in marked.values()),
         "norms_on_gpu": marked["CUDA"],
     }
-
-
-def _table(page, heading):
-    """Return the cells of the first table below a heading, without the line below its header."""
-    text = (DOCS / page).read_text("utf-8").partition(f"\n{heading}\n")[2]
-    header, _, *rows = re.search(r"(^\|.*\n)+", text, re.MULTILINE).group().splitlines()
-    return [[cell.strip() for cell in line[1:-1].split("|")] for line in (header, *rows)]

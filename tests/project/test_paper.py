@@ -72,7 +72,7 @@ def test_picture_shows_the_numbers_of_the_tables(monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
     from pictures import accuracy
 
-    drawn = accuracy.errors(accuracy.NUMERICS.read_text("utf-8"))
+    drawn = accuracy.errors()
     assert [len(libraries) for libraries in drawn.values()] == [4, 7]
     with image.open(accuracy.PICTURE) as picture:
         assert json.loads(picture.text["Description"]) == drawn
