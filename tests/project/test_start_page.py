@@ -21,7 +21,7 @@ def test_numbers():
     ((times, least, most),) = re.findall(row.format(", new memory"), readme, re.MULTILINE)
     ((into, *_),) = re.findall(row.format(" into `out`"), readme, re.MULTILINE)
     assert f"{times} times as fast as PyTorch" in text
-    assert f"{least} to {most} by shape; {into} into out=" in text
+    assert f"{least} to {most} by shape; {into} into an array that exists (out=)" in text
     (errors,) = re.findall(r"float32 at 1e7 has an error of (\S+), PyTorch's is (\S+) ", readme)
     assert f"Exact to {errors[0]} at a mean of 1e7" in text
     assert f"PyTorch is off by {errors[1]}" in text
