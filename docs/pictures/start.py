@@ -42,8 +42,8 @@ def accuracy():
         panel.barh(place, error, left=1e-8, height=0.6, color=color)
         panel.text(1.3 * error, place, text, va="center")
     panel.set(xscale="log", xlim=(1e-8, 100), yticks=range(len(errors)), ylim=(3.6, -0.6),
-              title="layer norm of float32, mean 1e7, deviation 1",
-              xlabel="largest error")  # fmt: skip
+              title="float32 layer norm, mean 1e7",
+              xlabel="largest error, deviation 1")  # fmt: skip
     panel.set_yticklabels(errors)
     return figure
 
