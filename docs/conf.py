@@ -73,7 +73,7 @@ LAST_LINE = re.compile(r"^(```python\n.*?)\n\n```$", re.DOTALL | re.MULTILINE)
 
 def _to_pages(app, name, source):
     """Turn links to files of the repository into links to pages."""
-    for pattern, page in PAGES + PAPER * (name == "paper"):
+    for pattern, page in [*PAGES, *(PAPER if name == "paper" else [])]:
         source[0] = re.sub(pattern, page, source[0])
     source[0] = LAST_LINE.sub(r"\1\n```", source[0])
 

@@ -13,7 +13,7 @@ from pictures.norms import BLUE, GREEN, RED, panels
 
 RUNS = Path(__file__).parents[1] / "gallery" / "runs"
 NAMES = ["dask_cluster", "mpi_batch_norm", "fused_layer_norm", "torch_autograd"]
-NONE = 1e-17  # where a difference of 0 stands on a logarithmic axis
+ZERO_AT = 1e-17  # where a difference of 0 stands on a logarithmic axis
 
 
 def recorded(name):
@@ -65,11 +65,11 @@ def _differences(runs):
     panel = figure.subplots()
     for n, (label, errors) in enumerate(runs.items()):
         places = np.arange(len(errors)) + 0.2 * (n - (len(runs) - 1) / 2)
-        values = np.maximum(list(errors.values()), NONE)
+        values = np.maximum(list(errors.values()), ZERO_AT)
         panel.plot(values, places, "os^"[n], color=(BLUE, RED, GREEN)[n], label=label)
     panel.axvline(2**-24, color="C4", linestyle="--", label="half a unit of float32")
-    panel.set(xscale="log", xlim=(NONE / 3, 1e-5), ylim=(len(errors) - 0.5, -0.5))
-    panel.set_xticks([NONE, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7])
+    panel.set(xscale="log", xlim=(ZERO_AT / 3, 1e-5), ylim=(len(errors) - 0.5, -0.5))
+    panel.set_xticks([ZERO_AT, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7])
     panel.set_xticklabels(["0", "1e-15", "1e-13", "1e-11", "1e-9", "1e-7"])
     panel.set_yticks(range(len(errors)), errors)
     panel.set_xlabel("difference / largest value")

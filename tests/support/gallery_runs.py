@@ -69,8 +69,7 @@ def fused_layer_norm():
 
     sys.modules["numnorm.backends.cuda.compiler.target"] = simulated_target
     with instead_of_numba():
-        page = runpy.run_path(str(GALLERY / "fused_layer_norm.py"))
-        errors = page["main"](rows=8)
+        errors = run("fused_layer_norm", rows=8)
     return dict(zip(("y", "dx", "dgamma", "dbeta", "dbias"), map(float, errors), strict=True))
 
 

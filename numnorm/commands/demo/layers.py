@@ -219,20 +219,7 @@ def cross_entropy(scores: Array, labels: Array) -> tuple[float, Array]:
 
 
 def wrong(scores: Array, labels: Array) -> Array:
-    """Return 100 for each sample that is classified wrongly, so that the mean is in percent.
-
-    Parameters
-    ----------
-    scores : ndarray
-        The scores of all classes, a row for each sample.
-    labels : ndarray of int
-        The classes of the samples.
-
-    Returns
-    -------
-    ndarray
-        100 or 0 for each sample.
-    """
+    """Return 100 for each sample that is classified wrongly, else 0: the mean is in percent."""
     return np.where(scores.argmax(axis=1) != labels, 100.0, 0.0)
 
 

@@ -164,7 +164,7 @@ def _normalized(values: Array, gain: Array, bias: Array) -> Pair:
 
 
 def draw(runs: list[Run], file: BinaryIO) -> None:
-    """Draw the results as a PNG; the values in the networks are those of the first seed.
+    """Draw a PNG: the errors of all seeds and, below, what the norms do in networks of the first.
 
     Parameters
     ----------
