@@ -295,14 +295,19 @@ def _normalized(
         x, channel_axis, target = axes.x, axes.axis, axes.folded_out(out)
         gamma, beta = axes.flat_gain("gamma", gamma), axes.flat_gain("beta", beta)
         running = axes.flat_running(running, training)
-    backend, x, layout = _over_channels(x, channel_axis)
     eps, (with_mean, clip) = check_eps(eps), limits
+    with_mean = check_flag("with_mean", with_mean)
     most = math.inf if clip is None else checked_clip(clip)
+    if not with_mean or clip is not None:
+        _check_limits(x.x if type(x) is WeightedInput else x, with_mean)
+    backend, x, layout = _over_channels(x, channel_axis)
     training = check_flag("training", training)
     options = running_options(momentums, unbiased, running, training)
-    flags = training, check_flag("with_mean", with_mean), save
+    flags = training, with_mean, save
     given = backend, x, gamma, beta, layout, eps, options, flags, target
-    if type(x) is np.ndarray:  # no keys: a small call would spend time on them
+    # No key: a small call would spend time on it, and a cumulative average has another weight in
+    # each call.
+    if type(x) is np.ndarray or momentums[1] is not None:
         y, mean, rstd = _computed(*given)
     else:
         key = layout, eps, options.weight, options.unbiased, flags
@@ -339,24 +344,23 @@ def _computed(
         correction = options.correction(layout.per_channel)
         count, mean, m2, unit = backend.column_moments(x, layout)
     divisor = max(count, 1) * unit
-    subtracted = mean if with_mean else _no_mean(mean, x)
+    subtracted = mean if with_mean else np.zeros_like(mean)
     y, rstd = backend.column_forward(x, subtracted, m2, divisor, eps, gamma, beta, layout, out)
     if given is not None and count:
         backend.update_running(given, mean, m2, (count - correction) * unit, options.weight)
     return (y, backend.saved(mean, x), backend.saved(rstd, x)) if save else (y, None, None)
 
 
-def _no_mean(mean: Any, x: Any) -> Any:
-    """Return means of 0, with which nothing is subtracted."""
-    if type(mean) is not np.ndarray:
-        raise NotImplementedError("with_mean must be True on a device, got False")
-    return np.zeros_like(mean)
+def _check_limits(x: Any, with_mean: bool) -> None:
+    """Raise if x is on a device, before anything is computed."""
+    if is_on_device(x):
+        if not with_mean:
+            raise NotImplementedError("with_mean must be True on a device, got False")
+        raise NotImplementedError("clip must be None on a device: clip the result")
 
 
 def _clipped(y: Any, most: float) -> Any:
     """Return a new result with what is beyond -most and most set to these."""
-    if type(y) is not np.ndarray and is_on_device(y):
-        raise NotImplementedError("clip must be None on a device: clip the result")
     array = writable_view("y", y)
     if not array.flags.writeable:  # of a library whose arrays do not change
         like: Any = results_like(y)

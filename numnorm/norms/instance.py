@@ -210,10 +210,11 @@ def _normalized(
     if options.given is None:
         return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, save))
     given = backend, x, gamma, beta, layout, scaling, channel_axis
+    rest = running, options, bool(training), out
+    if momentums[1] is not None:  # a cumulative average has another weight in each call
+        return _with_running(*given, *rest)
     arrays, key = (gamma, beta, *running, out), (layout, scaling, *options[:2], bool(training))
-    found: Normalized[Any] = backend.repeated(
-        _with_running, (*given, running, options, bool(training), out), x, arrays, key
-    )
+    found: Normalized[Any] = backend.repeated(_with_running, (*given, *rest), x, arrays, key)
     return found
 
 

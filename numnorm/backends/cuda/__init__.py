@@ -80,5 +80,5 @@ def part(module: str, wanted: str) -> Any:
     except ImportError as error:
         raise ImportError(
             f"{wanted} need numba-cuda or numba-cuda-mlir: pip install 'numnorm[cu13]', or "
-            "'numnorm[cu12]' for CUDA 12"
+            "'numnorm[cu13-mlir]' with NumPy 2.5 and newer (for CUDA 12 'cu12', 'cu12-mlir')"
         ) from error

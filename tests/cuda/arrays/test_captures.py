@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
+import simulated_target
+from cell_calls import Case
 from row_arrays import draw
 
 import numnorm
 from numnorm.backends.cuda.arrays.libraries import LIBRARIES
+from numnorm.rnn import persistent_kernels
+from numnorm.rnn.parameters import GRU, LSTM, RNN
 
 SHAPE = (3, 4)
 
@@ -36,6 +40,31 @@ def test_only_after_a_first_call(captured, name):
     np.testing.assert_array_equal(CALLS[name](x).host, expected.host)
     with pytest.raises(RuntimeError, match="dtypes, shapes and alignment"):
         CALLS[name](captured.take(draw((5, 4))))
+
+
+@pytest.mark.parametrize("kind", [LSTM, GRU, RNN], ids=["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("together", [False, True])
+def test_kernels_of_cells_are_loaded_before(captured, kind, together, monkeypatch):
+    """Their calls are never repeated, so each looks whether its kernels are loaded."""
+    case = Case(kind).to(captured.take, "float32")
+    with persistent_kernels(together):
+        expected, captured.capturing = case.run(), True
+        with monkeypatch.context() as patch:
+            patch.setattr(simulated_target.Kernel, "is_loaded", lambda kernel: False)
+            with pytest.raises(RuntimeError, match=r"^a call must have been made before a graph"):
+                case.run()
+        for name, found in case.run().items():
+            np.testing.assert_array_equal(found.host, expected[name].host)
+
+
+def test_kernels_of_streams_are_loaded_before(captured, monkeypatch):
+    x = captured.take(draw(SHAPE))
+    expected, _ = numnorm.moving_norm_step(x, 2)
+    captured.capturing = True
+    np.testing.assert_array_equal(numnorm.moving_norm_step(x, 2)[0].host, expected.host)
+    monkeypatch.setattr(simulated_target.Kernel, "is_loaded", lambda kernel: False)
+    with pytest.raises(RuntimeError, match=r"^a call must have been made before a graph of it is"):
+        numnorm.moving_norm_step(x, 2)
 
 
 def test_arrays_of_the_host_are_refused(captured):

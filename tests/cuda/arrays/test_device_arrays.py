@@ -1,5 +1,6 @@
 """Device arrays: their libraries, and the messages for arrays that do not fit."""
 
+import contextlib
 import pkgutil
 import sys
 import types
@@ -221,6 +222,11 @@ def test_arrays_bound_to_other_streams(imported):
     beta = take(X[0].copy())  # of the default stream
     refused(ValueError, "^gamma must be bound to the stream of x", numnorm.layer_norm, x, gamma)
     assert numnorm.layer_norm(x, beta, beta).host.shape == X.shape
+    for keyword, value in {"where": X > 0, "weights": np.ones_like(X)}.items():
+        own, other = ({keyword: take(value.copy(), stream=stream)} for stream in streams)
+        message = f"^{keyword} must be bound to the stream of x"
+        refused(ValueError, message, numnorm.layer_norm, x, **other)
+        assert numnorm.layer_norm(x, **own).host.shape == X.shape
 
 
 def test_sparse_tensor(imported):
@@ -252,6 +258,24 @@ def test_kernels_are_launched_on_the_device_of_x(library, monkeypatch):
     monkeypatch.setattr(launch, "on_device", lambda number: used.append(number) or before(number))
     numnorm.layer_norm(library.take(X, 1))
     assert used == [1]
+
+
+def test_a_device_that_the_compiler_cannot_use_is_left(imported, monkeypatch):
+    cupy = imported("cupy")
+    x, device = arrays.as_float_array("x", cupy.take(X, 1)), contextlib.ExitStack()
+    left = []
+    device.callback(left.append, True)
+    monkeypatch.setattr(x.lib, "using", lambda number: device, raising=False)
+
+    @contextlib.contextmanager
+    def failing():
+        raise RuntimeError("no context")
+        yield
+
+    monkeypatch.setattr(launch, "on_device", lambda number: failing())
+    with pytest.raises(RuntimeError, match="no context"), launch.on_device_of(x):
+        pass
+    assert left == [True]
 
 
 def test_stream_of_the_device_of_a_tensor(imported):

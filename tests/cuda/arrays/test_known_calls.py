@@ -156,3 +156,29 @@ def test_only_so_many_calls_are_kept(imported, monkeypatch):
     for width in range(2, 20):
         numnorm.layer_norm(cupy.take(draw((2, width))))
         assert len(known_calls._calls) <= 4
+
+
+def test_the_oldest_calls_are_forgotten_first(imported, known, monkeypatch):
+    cupy = imported("cupy")
+    known_calls.forget()
+    monkeypatch.setattr(known_calls, "_MOST_CALLS", 4)
+    for width in range(2, 8):
+        numnorm.layer_norm(cupy.take(draw((2, width))))
+    for width in (7, 6, 5, 4):
+        numnorm.layer_norm(cupy.take(draw((2, width))))
+    assert known == [True] * 4
+
+
+def test_cumulative_averages_are_not_kept(imported):
+    """The weight of a batch is another one in each call, so no call would be found again."""
+    cupy, x = imported("cupy"), draw((2, 5, 4))
+    there, here = ([np.zeros(5), np.ones(5)] for _ in range(2))
+    kept = []
+    for norm in ("batch_norm", "instance_norm"):
+        for step in range(3):
+            options = {"momentum": "cumulative", "batches": step}
+            for values, (mean, variance) in ((cupy.take(x), map(cupy.take, there)), (x, here)):
+                getattr(numnorm, norm)(values, running_mean=mean, running_var=variance, **options)
+            kept.append(len(known_calls._calls))
+    np.testing.assert_allclose(there, here, rtol=1e-6)
+    assert kept[0] == kept[2] and kept[3] == kept[5]

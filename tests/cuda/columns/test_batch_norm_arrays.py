@@ -400,7 +400,36 @@ def test_running_statistics_elsewhere(library, training):
         both = np.zeros(8)
         parts = library.take(both[:5]), library.take(both[3:])
         refuse(ValueError, "^running_var must not share memory", *parts)
+        every = np.zeros(12)
+        parts = library.take(every[0:10:2]), library.take(every[2:12:2])
+        refuse(ValueError, "^running_var must not share memory", *parts)
     assert np.all(mean == 0)
+
+
+def test_running_statistics_between_each_other(imported):
+    both = np.zeros(10)
+    both[1::2], take = 1, imported("cupy").take
+    x = draw((9, 5))
+    numnorm.batch_norm(take(x), running_mean=take(both[::2]), running_var=take(both[1::2]))
+    mean, variance = np.zeros(5), np.ones(5)
+    numnorm.batch_norm(x, running_mean=mean, running_var=variance)
+    np.testing.assert_allclose(both[::2], mean, rtol=1e-6)
+    np.testing.assert_allclose(both[1::2], variance, rtol=1e-6)
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"clip": 1.0}, "clip must be None on a device: clip the result"),
+    ({"with_mean": False}, "with_mean must be True on a device, got False"),
+    ({"clip": 1.0, "nan_policy": "omit"}, "clip must be None on a device: clip the result"),
+])  # fmt: skip
+def test_what_a_device_lacks_is_refused_before_anything_is_written(imported, options, message):
+    take, x = imported("cupy").take, draw((9, 5))
+    mean, variance, out = np.zeros(5), np.ones(5), np.zeros_like(x)
+    with pytest.raises(NotImplementedError, match=f"^{message}$"):
+        numnorm.batch_norm(
+            take(x), running_mean=take(mean), running_var=take(variance), out=take(out), **options
+        )
+    assert np.all(mean == 0) and np.all(variance == 1) and np.all(out == 0)
 
 
 def test_refused_parameters_leave_running_statistics(library):

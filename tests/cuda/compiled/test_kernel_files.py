@@ -134,6 +134,19 @@ def test_the_compiler_and_its_version_are_in_a_name(kernels, monkeypatch, name, 
     assert other.partition("/")[0] != before.partition("/")[0]
 
 
+def test_the_library_that_kernels_are_linked_with_is_in_a_name(kernels, monkeypatch, tmp_path):
+    from numnorm.backends.cuda.compiler import machine_code
+
+    names, library = {kernels.name_of(kernels.kernel_of())}, tmp_path / "libcudadevrt.a"
+    monkeypatch.setattr(machine_code, "device_runtime", lambda: library)
+    for content in (None, b"13.5", b"13.6"):
+        if content is not None:
+            library.write_bytes(content)
+        machine_code._build.cache_clear()
+        names.add(kernels.name_of(kernels.kernel_of()))
+    assert len(names) == 4
+
+
 def test_what_a_kernel_closes_over_is_in_its_name(kernels):
     types = ("float16", "bfloat16", "float32", "float64")
     found = [kernels.kernel_of(source, target) for source in types for target in types]
@@ -163,7 +176,7 @@ def test_a_launch_hands_over_plain_numbers(real_compiler, monkeypatch):
 
     launched = []
     monkeypatch.setattr(launches, "_device_count", lambda: 1)
-    monkeypatch.setattr(launches, "_stream", lambda handle: f"stream {handle}")
+    monkeypatch.setattr(launches, "_stream", lambda handle, device: f"stream {handle} on {device}")
     monkeypatch.setattr(launches, "LaunchConfig", lambda **options: options)
     monkeypatch.setattr(launches.Kernel, "_on", lambda kernel, device: f"kernel on {device}")
     monkeypatch.setattr(launches, "launch", lambda *arguments: launched.append(arguments))
@@ -171,8 +184,30 @@ def test_a_launch_hands_over_plain_numbers(real_compiler, monkeypatch):
     kernel = launches.Kernel(lambda x, group, eps: None, parameters, 128)
     kernel.launch(5, 7, 16, Group(32, 0.1), 0.2)
     ((stream, configuration, loaded, *numbers),) = launched
-    assert (stream, loaded) == ("stream 7", "kernel on 0")
+    assert (stream, loaded) == ("stream 7 on 0", "kernel on 0")
     assert (configuration["grid"], configuration["block"]) == (5, 128)
     assert numbers[:2] == [16, 32] and all(type(number) is int for number in numbers[:2])
     assert [type(number) for number in numbers[2:]] == [ctypes.c_float, ctypes.c_double]
     assert [number.value for number in numbers[2:]] == [np.float32(0.1), 0.2]
+
+
+# What cuda.core 1.2 and the driver say.
+@pytest.mark.parametrize("message", [
+    "The specified grid size (9 * 1 * 1) exceeds the limit (8)",
+    "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: too many blocks in cooperative launch",
+])  # fmt: skip
+def test_blocks_that_do_not_run_at_the_same_time(real_compiler, monkeypatch, message):
+    from numnorm.backends.cuda.compiler import launches
+    from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused
+
+    def refused(*arguments):
+        raise ValueError(message)
+
+    monkeypatch.setattr(launches, "_device_count", lambda: 1)
+    monkeypatch.setattr(launches, "_stream", lambda handle, device: None)
+    monkeypatch.setattr(launches, "LaunchConfig", lambda **options: options)
+    monkeypatch.setattr(launches.Kernel, "_on", lambda kernel, device: None)
+    monkeypatch.setattr(launches, "launch", refused)
+    kernel = launches.Kernel(lambda x: None, ("address",), 128, grid_barriers=True)
+    with pytest.raises(CooperativeLaunchRefused):
+        kernel.launch_cooperative(9, 0, 64, 16)

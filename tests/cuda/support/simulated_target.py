@@ -366,8 +366,13 @@ class Kernel:
     def __init__(self, function, parameters, threads, *, grid_barriers=False):
         self.function, self.parameters, self.threads = function, parameters, threads
         self.grid_barriers = grid_barriers
+        self._loaded = False
+
+    def is_loaded(self):
+        return self._loaded
 
     def launch(self, blocks, stream, *arguments):
+        self._loaded = True
         run(self.function, self._converted(arguments), blocks, self.threads)
 
     def launch_numbers(self, blocks, stream, numbers):
@@ -383,6 +388,7 @@ class Kernel:
     def launch_cooperative(self, blocks, stream, memory, *arguments):
         if not self.grid_barriers or blocks > self.most_cooperative(memory):
             raise SimulationError(f"{blocks} blocks cannot run at the same time")
+        self._loaded = True
         run_together(self.function, self._converted(arguments), blocks, self.threads, memory)
 
     def most_cooperative(self, memory):

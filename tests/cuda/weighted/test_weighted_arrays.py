@@ -125,6 +125,33 @@ def test_outputs(name, imported):
         assert_close(host(found), wanted, 1e-5)
 
 
+@pytest.mark.parametrize("name", ["layer_norm", "batch_norm"])
+@pytest.mark.parametrize("step", ["a row of weights", "weights begin later", "a mask"])
+def test_results_over_weights_and_masks(name, step, imported, order):
+    """Threads that write results early must not change what others have yet to read."""
+    take = imported("cupy").take
+    x, dy = draw((6, 32), seed=1), draw((6, 32), seed=2)
+    memory = np.ones(2 * x.size, np.float32)
+    memory[: 2 * x.size] = np.random.default_rng(3).random(memory.size) + 0.5
+    out = memory[: x.size].reshape(x.shape)
+    given = {
+        "a row of weights": {"weights": out[:1]},
+        "weights begin later": {"weights": memory[8 : 8 + x.size].reshape(x.shape)},
+        "a mask": {"where": out.view(bool)[:, : x.shape[1]]},
+    }[step]
+    if step == "a mask":
+        memory.view(np.uint8)[:] = np.random.default_rng(4).random(memory.nbytes) < 0.7
+    ((keyword, values),), held = given.items(), memory.copy()
+    expected = on_host(f"{name}_forward", x, **{keyword: values.copy()})
+    wanted = on_host(f"{name}_backward", dy, x, *expected[1:], **{keyword: values.copy()})
+    there = {keyword: take(values)}
+    y = getattr(numnorm, name)(take(x), **there, out=take(out)).host.copy()
+    memory[:] = held
+    saved = [take(np.array(one)) for one in expected[1:]]
+    found = getattr(numnorm, f"{name}_backward")(take(dy), take(x), *saved, **there, out=take(out))
+    assert_close([y, found.dx.host], [expected.y, wanted.dx], 1e-5)
+
+
 def test_a_gradient_of_another_dtype(imported):
     take = imported("cupy").take
     for name in ("layer_norm", "batch_norm"):

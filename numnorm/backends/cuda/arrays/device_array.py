@@ -103,19 +103,19 @@ def as_companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:
         raise ValueError(
             f"{name} must be on device {x.device}, as {x.name} is, got one on device {array.device}"
         )
-    if library.carries_stream:
-        _check_stream(array, x)
+    check_stream(name, value, x)
     return array
 
 
-def _check_stream(array: DeviceArray, x: DeviceArray) -> None:
+def check_stream(name: str, value: Any, x: DeviceArray) -> None:
+    """Raise if an array of the library of x is bound to another stream than x."""
+    if not x.lib.carries_stream:
+        return
     # Work on it would go to its own stream, in no order with the kernels on the stream of x. Only
     # the default stream, 0, waits for other streams.
-    own, of_x = x.lib.stream(array.array), x.lib.stream(x.array)
+    own, of_x = x.lib.stream(value), x.lib.stream(x.array)
     if own != of_x and own and of_x:
-        raise ValueError(
-            f"{array.name} must be bound to the stream of {x.name}, got one of another"
-        )
+        raise ValueError(f"{name} must be bound to the stream of {x.name}, got one of another")
 
 
 def as_parameter(
@@ -221,6 +221,13 @@ def overlap(library: ArrayLibrary, one: Any, other: Any) -> bool:
     if CURRENT.recording is not None:
         CURRENT.recording.compared(one, other, extents)
     return extents[0].meets(extents[1])
+
+
+def share_memory(library: ArrayLibrary, one: Any, other: Any) -> bool:
+    """Return whether arrays share memory; strided ones may lie in each other's gaps."""
+    if library.is_contiguous(one) and library.is_contiguous(other):
+        return overlap(library, one, other)
+    return np.shares_memory(_shadow(library, one), _shadow(library, other))
 
 
 def check_apart(library: ArrayLibrary, name: str, array: Any, other: str, out: Any) -> None:

@@ -16,7 +16,11 @@ from numnorm.arguments import Shape
 from numnorm.backends.contract.moving import ExponentialState
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, bytes_of
-from numnorm.backends.cuda.arrays.launch import on_device_of, wait_if_hidden
+from numnorm.backends.cuda.arrays.launch import (
+    check_not_capturing,
+    on_device_of,
+    wait_if_hidden,
+)
 from numnorm.backends.cuda.arrays.libraries import ArrayLibrary, library_of
 from numnorm.backends.cuda.arrays.recording import CURRENT, Apart, Launch, Recording
 from numnorm.backends.cuda.compiler.element_type import FLOAT32
@@ -158,11 +162,7 @@ def _recorded(
     key: Any,
 ) -> Any:
     """Return ``function(*arguments)``, and keep what it did."""
-    if x.lib.is_capturing():
-        raise RuntimeError(
-            "a call must have been made before a graph of it is captured, with arrays of the same "
-            "dtypes, shapes and alignment: the first call loads kernels"
-        )
+    check_not_capturing(x.lib)
     recording = Recording(given, x.lib.stream(x.array))
     CURRENT.recording = recording
     try:
@@ -172,7 +172,7 @@ def _recorded(
     if recording.overlap:
         return result
     if len(_calls) >= _MOST_CALLS:
-        forget()
+        _calls.pop(next(iter(_calls)), None)  # the oldest
     pattern = _pattern(_addresses(x.lib, given))  # valid, as the function has checked the arrays
     known = _known_call(recording, given, result, x.lib) if recording.complete else None
     _calls.setdefault(key, {})[pattern] = known

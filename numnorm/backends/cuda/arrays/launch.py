@@ -1,5 +1,6 @@
 """Launch a kernel on the stream of the library whose arrays it works on."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -19,18 +20,24 @@ class ArrayOffset(NamedTuple):
 class _Both:
     """Two contexts, the second of them inside of the first."""
 
-    __slots__ = ("_contexts",)
+    __slots__ = ("_first", "_second")
 
-    def __init__(self, *contexts: Any) -> None:
-        self._contexts = contexts
+    def __init__(self, first: Any, second: Any) -> None:
+        self._first, self._second = first, second
 
     def __enter__(self) -> None:
-        for context in self._contexts:
-            context.__enter__()
+        self._first.__enter__()
+        try:
+            self._second.__enter__()
+        except BaseException:
+            self._first.__exit__(*sys.exc_info())
+            raise
 
     def __exit__(self, *error: Any) -> None:
-        for context in reversed(self._contexts):
-            context.__exit__(*error)
+        try:
+            self._second.__exit__(*error)
+        finally:
+            self._first.__exit__(*error)
 
 
 def on_device_of(x: DeviceArray) -> Any:
@@ -47,6 +54,7 @@ def launch(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: 
     the arrays, None becomes the address 0, numbers stay numbers, and NamedTuples become NamedTuples
     of addresses. The host waits only if the library hides the stream of its own work.
     """
+    check_loaded(kernel, x.lib)
     stream = x.lib.stream(x.array)
     numbers = kernel.numbers((*_addresses(x.lib, arrays), *arguments))
     kernel.launch_numbers(blocks, stream, numbers)
@@ -59,9 +67,27 @@ def launch_cooperative(
     kernel: Kernel, blocks: int, memory: int, x: DeviceArray, arrays: Any, arguments: Any
 ) -> None:
     """Launch a kernel whose blocks wait for each other, each with `memory` bytes to share."""
+    check_loaded(kernel, x.lib)
     stream, addresses = x.lib.stream(x.array), _addresses(x.lib, arrays)
     kernel.launch_cooperative(blocks, stream, memory, *addresses, *arguments)
     wait_if_hidden(x, stream)
+    if CURRENT.recording is not None:
+        CURRENT.recording.complete = False
+
+
+def check_loaded(kernel: Kernel, library: ArrayLibrary) -> None:
+    """Raise if a kernel would be loaded while a graph is captured."""
+    if not kernel.is_loaded():
+        check_not_capturing(library)
+
+
+def check_not_capturing(library: ArrayLibrary) -> None:
+    """Raise while a graph is captured: a kernel that is loaded would end the capture."""
+    if library.is_capturing():
+        raise RuntimeError(
+            "a call must have been made before a graph of it is captured, with arrays of the same "
+            "dtypes, shapes and alignment: the first call loads kernels"
+        )
 
 
 def wait_if_hidden(x: DeviceArray, stream: int) -> None:

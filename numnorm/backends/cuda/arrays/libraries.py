@@ -200,7 +200,8 @@ class _CuPy(ArrayLibrary):
         return bool(array.flags.c_contiguous)
 
     def contiguous(self, array: Any) -> Any:
-        return self._kept(self.module.ascontiguousarray(array))
+        result = self.module.ascontiguousarray(array)
+        return array if result is array else self._kept(result)
 
     def new(self, like: Any, shape: Shape, name: str) -> Any:
         return self._kept(self.module.empty(shape, name))

@@ -7,7 +7,12 @@ import numpy as np
 
 from numnorm.arguments import Shape
 from numnorm.array_likes import is_on_device
-from numnorm.backends.cuda.arrays.device_array import DeviceArray, Order, as_float_array
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    Order,
+    as_float_array,
+    check_stream,
+)
 from numnorm.backends.cuda.arrays.libraries import library_of
 
 
@@ -35,6 +40,7 @@ def _check_place(name: str, value: Any, x: DeviceArray) -> None:
             f"{name} must lie on the host, or be a {x.lib.label} on device {x.device}, as {x.name} "
             f"is, got {kind}"
         )
+    check_stream(name, value, x)
 
 
 def in_rows(values: Any, x: DeviceArray, order: Order, rows: int, width: int) -> tuple[Any, int]:

@@ -31,8 +31,8 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "float32": ctypes.c_float,
     "float64": ctypes.c_double,
 }
-# What the driver answers if the blocks cannot run at the same time.
-_REFUSED = "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"
+# What the driver, or cuda.core before it, answers if the blocks cannot run at the same time.
+_REFUSED = "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "exceeds the limit"
 # The option of a cooperative launch, which has another name before cuda.core 1.0.
 _COOPERATIVE = "is_cooperative" if hasattr(LaunchConfig, "is_cooperative") else "cooperative_launch"
 
@@ -92,8 +92,8 @@ class Kernel:
 
     def launch_numbers(self, blocks: int, stream: int, numbers: list[Any]) -> None:
         """Do the same with what `numbers` makes of the arguments."""
-        kernel = self._on(_current_device())
-        launch(_stream(stream), self._configured(blocks), kernel, *numbers)
+        device = _current_device()
+        launch(_stream(stream, device), self._configured(blocks), self._on(device), *numbers)
 
     def numbers(self, arguments: tuple[Any, ...]) -> list[Any]:
         """Return all numbers of the arguments, in order, as a launch takes them."""
@@ -109,10 +109,10 @@ class Kernel:
         """
         configuration = self._configured(blocks, memory, cooperative=True)
         try:
-            kernel = self._on(_current_device())
-            launch(_stream(stream), configuration, kernel, *self.numbers(arguments))
+            device, numbers = _current_device(), self.numbers(arguments)
+            launch(_stream(stream, device), configuration, self._on(device), *numbers)
         except Exception as error:
-            if _REFUSED in str(error):
+            if any(text in str(error) for text in _REFUSED):
                 raise CooperativeLaunchRefused(str(error)) from error
             raise
 
@@ -132,6 +132,10 @@ class Kernel:
         )
         of_one = kernel.occupancy.max_active_blocks_per_multiprocessor(self.threads, memory)
         return int(of_one) * limits.multiprocessors
+
+    def is_loaded(self) -> bool:
+        """Return whether the current device has the kernel."""
+        return _current_device() in self._loaded
 
     def _on(self, device: int) -> Any:
         """Return the kernel, loaded for a device."""
@@ -170,7 +174,8 @@ def _flatten(arguments: Any, values: list[Any]) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _stream(handle: int) -> Stream:
+def _stream(handle: int, device: int) -> Stream:
+    # It remembers its device, and each device has a stream of handle 0.
     return Stream.from_handle(handle)
 
 
@@ -183,7 +188,8 @@ def check_available() -> None:
     if not cuda.is_available():
         raise RuntimeError(
             f"{compiler.NAME} finds no CUDA driver with a device, or no compiler: install "
-            "'numnorm[cu13]' or, for a driver of CUDA 12, 'numnorm[cu12]'"
+            f"'numnorm[cu13{compiler.EXTRA}]' or, for a driver of CUDA 12, "
+            f"'numnorm[cu12{compiler.EXTRA}]'"
         )
 
 

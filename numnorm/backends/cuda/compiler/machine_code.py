@@ -144,6 +144,9 @@ def _build() -> str | None:
         return None
     versions = [_version(package) for package in (*compiler.PACKAGES, *_LINKERS)]
     settings = [repr(getattr(compiler.config, name)) for name in _SETTINGS]
+    # Kernels are linked with this library. It also tells apart toolkits that are not from pip.
+    with contextlib.suppress(OSError):
+        versions.append(hashlib.blake2b(device_runtime().read_bytes()).hexdigest())
     parts = token, compiler.NAME, versions, sys.version, settings
     return f"cuda-{hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()}"
 

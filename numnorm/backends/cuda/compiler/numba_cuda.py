@@ -13,6 +13,7 @@ from numba.cuda.extending import _Intrinsic as Intrinsic
 from numba.cuda.extending import intrinsic
 
 __all__ = [
+    "EXTRA",
     "NAME",
     "PACKAGES",
     "Dispatcher",
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 NAME = "numba-cuda"
+# The end of the names of the extras that install it.
+EXTRA = ""
 # The packages whose versions decide on the machine code.
 PACKAGES = ("numba", "llvmlite", "numba_cuda")
 

@@ -20,6 +20,7 @@ from numba_cuda_mlir.numba_cuda.core.compiler_lock import global_compiler_lock
 from numba_cuda_mlir.numba_cuda.cudadrv import driver, libs
 
 __all__ = [
+    "EXTRA",
     "NAME",
     "PACKAGES",
     "Dispatcher",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 NAME = "numba-cuda-mlir"
+# The end of the names of the extras that install it.
+EXTRA = "-mlir"
 # The packages whose versions decide on the machine code.
 PACKAGES = ("numba_cuda_mlir",)
 

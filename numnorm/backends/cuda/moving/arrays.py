@@ -127,12 +127,19 @@ def normalized(
         return result(output, x, None), *saved
 
 
-Gradient = Callable[[DeviceArray, DeviceArray, ElementType, StepStatistics, Any], Any]
+Gradient = Callable[[DeviceArray, Given, ElementType, StepStatistics, Any], Any]
 """A function of dy, x, the type of the statistics, the statistics, and what it writes."""
 
 
 def dx_of(
-    launch_gradient: Gradient, dy: Any, x: DeviceArray, mean: Any, rstd: Any, out: Any
+    launch_gradient: Gradient,
+    weighting: Weighting | None,
+    dy: Any,
+    x: DeviceArray,
+    mean: Any,
+    rstd: Any,
+    layout: MovingLayout,
+    out: Any,
 ) -> Any:
     """Return dx for the caller, from a function that launches the kernels of arrays of one dtype.
 
@@ -140,11 +147,12 @@ def dx_of(
     """
 
     def of_one_dtype(dy: DeviceArray, x: DeviceArray, out: Any) -> tuple[Any]:
-        x = contiguous(x)
-        inputs = dy.array, x.array, statistics.mean, statistics.rstd
+        source = contiguous(x)
+        of_x = given(source, weighting, layout)
+        inputs = dy.array, source.array, of_x.marks.keep, statistics.mean, statistics.rstd
         output = output_apart(x, out, inputs)
         if 0 not in x.shape:
-            launch_gradient(dy, x, saved, statistics, output.target)
+            launch_gradient(dy, of_x, saved, statistics, output.target)
         return (result(output, x, None),)
 
     with on_device_of(x):

@@ -13,7 +13,7 @@ from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.moving.arguments import Sequences, StepStatistics
-from numnorm.backends.cuda.moving.arrays import Given, dx_of, given, normalized
+from numnorm.backends.cuda.moving.arrays import Given, dx_of, normalized
 from numnorm.backends.cuda.moving.exponential_kernels import (
     NO_PAST,
     NO_STREAM,
@@ -96,17 +96,16 @@ def masked_exponential_backward(
     weights = _weights(decay, layout)
 
     def launch_gradient(
-        dy: DeviceArray, x: DeviceArray, saved: ElementType, statistics: StepStatistics, dx: Any
+        dy: DeviceArray, of_x: Given, saved: ElementType, statistics: StepStatistics, dx: Any
     ) -> None:
-        of_x = given(x, weighting, layout)
         shares = _shares(of_x, decay)
         room = weights.initial * layout.outer * layout.inner
-        table = float64_memory(x, room) if room else None
-        arrays = GradientArrays(dy.array, x.array, statistics, of_x.marks, shares), dx, table
-        kernel = _exponential_gradients(x.element, saved, of_x.missing)
-        _launch(kernel, x, of_x.sequences, arrays, (weights,))
+        table = float64_memory(of_x.x, room) if room else None
+        arrays = GradientArrays(dy.array, of_x.x.array, statistics, of_x.marks, shares), dx, table
+        kernel = _exponential_gradients(of_x.x.element, saved, of_x.missing)
+        _launch(kernel, of_x.x, of_x.sequences, arrays, (weights,))
 
-    return dx_of(launch_gradient, dy, x, mean, rstd, out)
+    return dx_of(launch_gradient, weighting, dy, x, mean, rstd, layout, out)
 
 
 exponential_backward = functools.partial(masked_exponential_backward, None)

@@ -104,19 +104,18 @@ def masked_moving_backward(
     sizes, scaling = _sizes(layout, windows), _scaling(windows)
 
     def launch_gradient(
-        dy: DeviceArray, x: DeviceArray, saved: ElementType, statistics: StepStatistics, dx: Any
+        dy: DeviceArray, of_x: Given, saved: ElementType, statistics: StepStatistics, dx: Any
     ) -> None:
-        of_x = given(x, weighting, layout)
         numbers = of_x.sequences, sizes, scaling
         inverses = _inverse_counts(of_x, sizes) if of_x.missing else None
-        arrays = GradientArrays(dy.array, x.array, statistics, of_x.marks, inverses)
+        arrays = GradientArrays(dy.array, of_x.x.array, statistics, of_x.marks, inverses)
         table = _table(of_x, sizes)
-        kinds = x.element, saved, of_x.missing
+        kinds = of_x.x.element, saved, of_x.missing
         if table is not None:
             _launch(_chunk_gradients(*kinds), sizes.chunks, of_x, (arrays, table), numbers)
         _launch(_window_gradients(*kinds), layout.steps, of_x, (arrays, table, dx), numbers)
 
-    return dx_of(launch_gradient, dy, x, mean, rstd, out)
+    return dx_of(launch_gradient, weighting, dy, x, mean, rstd, layout, out)
 
 
 moving_backward = functools.partial(masked_moving_backward, None)

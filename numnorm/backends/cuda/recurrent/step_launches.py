@@ -11,6 +11,7 @@ import numpy as np
 
 from numnorm.backends.contract.recurrent import PackedSteps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
+from numnorm.backends.cuda.arrays.launch import check_loaded
 from numnorm.backends.cuda.compiler.target import Kernel, synchronize
 from numnorm.backends.cuda.recurrent.pass_arrays import addresses, dropped_kernel, new
 
@@ -67,6 +68,7 @@ class StepLaunches:
     def __init__(
         self, kernel: Kernel, x: DeviceArray, blocks: Any, arguments: tuple[Any, ...]
     ) -> None:
+        check_loaded(kernel, x.lib)
         self._kernel, self._library = kernel, x.lib
         self._stream, self._blocks = x.lib.stream(x.array), blocks.tolist()
         self._numbers = kernel.numbers(tuple(map(_of_first_step, arguments)))

@@ -11,12 +11,12 @@ from typing import Any
 
 from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import SMALLEST_VARIANCE
+from numnorm.backends.cuda.arrays import device_array
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
     as_companion,
     as_float_array,
     as_parameter,
-    overlap,
     with_array,
 )
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
@@ -335,7 +335,7 @@ def running_statistics(
         check_updatable(name, value)
         check_shape(name, array.shape, (layout.channels,), _MEANING)
         arrays.append(array)
-    if layout.channels and overlap(x.lib, mean, variance):
+    if share_memory(*arrays):
         raise ValueError("running_var must not share memory with running_mean, got such an array")
     return arrays[0], arrays[1]
 
@@ -352,7 +352,7 @@ def step_statistics(name: str, value: Any, x: DeviceArray, update: bool) -> Devi
 
 def share_memory(one: DeviceArray, other: DeviceArray) -> bool:
     """Return whether two arrays share memory."""
-    return overlap(one.lib, one.array, other.array)
+    return device_array.share_memory(one.lib, one.array, other.array)
 
 
 def update_running(

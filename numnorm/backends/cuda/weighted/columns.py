@@ -95,6 +95,11 @@ class _Source(NamedTuple):
     blocks: int
     sizes: ColumnSizes
 
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """The arrays that kernels read; some may be None."""
+        return self.array, self.selection.keep, self.selection.weights
+
     def launch(self, kernel: Kernel, arrays: Any, numbers: Any = ()) -> None:
         """Launch a kernel with a block for each part and strip of channels."""
         launch(kernel, self.blocks, self.x, arrays, (self.sizes, *numbers))
@@ -305,8 +310,8 @@ def weighted_column_forward(
             return broadcast_forward(of_all, error, *given)
         source, centre = _source(weighting, x, layout), in_float64(mean)
         parameters = RowParameters(_argument(gain, 1.0), _argument(bias, 0.0))
-        inputs = source.array, centre.array, rstd.array, *(p.address for p in parameters)
-        output = output_like(x, None, out, inputs)
+        inputs = centre.array, rstd.array, *(p.address for p in parameters)
+        output = output_like(x, None, out, (*source.inputs, *inputs))
         weights = Weights(element_of(gain), element_of(bias))
         kernel = _outputs(source.types, weights, source.shape)
         coefficients = Coefficients(centre.array, rstd.array)
@@ -347,8 +352,8 @@ def weighted_column_backward(
         gradient = x.element if gain is None else gain.element
         source = _source(weighting, x, layout, grad)
         parameters = RowParameters(_argument(gain, 1.0), Parameter(None, 0.0))
-        inputs = grad.array, source.array, centre.array, scale.array, parameters.gamma.address
-        output = output_like(x, None, out, inputs)
+        inputs = grad.array, centre.array, scale.array, parameters.gamma.address
+        output = output_like(x, None, out, (*source.inputs, *inputs))
         table = float64_memory(x, source.sizes.parts * SUMS * channels)
         kernel = _column_sums(source.types, source.shape, gradient=True)
         given: Any = source.array, grad.array, source.selection, centre.array, table

@@ -98,7 +98,8 @@ def weighted_row_forward(
             return broadcast_forward(of_all, error, *given)
         source = in_order(x, order)
         selection, of_weights = selection_of(weighting, x, order, layout.rows, layout.width)
-        output = output_like(x, order, out, (source, scale.array, shift.array))
+        inputs = source, scale.array, shift.array, selection.keep, selection.weights
+        output = output_like(x, order, out, inputs)
         statistics = new_statistics(x, layout, saved) if save else SavedStatistics(None, None)
         weights = Weights(scale.element, shift.element, layout.shared)
         types = Types(x.element, x.element, saved, of_weights, weights)
@@ -146,7 +147,7 @@ def weighted_row_backward(
         source, grads = in_order(x, order), in_order(grad, order)
         selection, of_weights = selection_of(weighting, x, order, layout.rows, layout.width)
         inputs = grads, source, of_mean.array, of_rstd.array, scale.array, shift.array
-        output = output_like(x, order, out, inputs)
+        output = output_like(x, order, out, (*inputs, selection.keep, selection.weights))
         weights = Weights(scale.element, shift.element, layout.shared and norm.parameters > 0)
         types = Types(x.element, grad.element, of_rstd.element, of_weights, weights)
         parameters = RowParameters(scale.parameter, shift.parameter)

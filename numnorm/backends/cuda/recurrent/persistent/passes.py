@@ -9,7 +9,7 @@ import numpy as np
 from numnorm.backends.contract.norms import Scaling
 from numnorm.backends.contract.recurrent import GRUSpec, LSTMSpec, PackedSteps, RNNSpec
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.launch import launch, launch_cooperative
+from numnorm.backends.cuda.arrays.launch import check_loaded, launch, launch_cooperative
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, device_limits
 from numnorm.backends.cuda.recurrent.cell_kind import BackwardArrays, CellKind, ForwardArrays
@@ -107,6 +107,7 @@ def _planned(
     if plan is None:
         return None
     kernel = make(kind, spec, x.element, plan.shape)
+    check_loaded(kernel, x.lib)
     # The plan only estimates the registers, and a driver may reserve a part of the device.
     fits = plan.blocks <= _most_blocks(kernel, plan.memory, x.device)
     return functools.partial(run, plan, kernel) if fits else None
