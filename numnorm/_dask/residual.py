@@ -56,6 +56,9 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         return _gradients(norm, arrays, options)
     x, residual = (_as_float(name, arrays.pop(name)) for name in ("x", "residual"))
     check_shape("residual", residual.shape, x.shape, "the shape of x")
+    if x.dtype != residual.dtype:
+        wide = np.float64 if np.float64 in (x.dtype, residual.dtype) else np.float32
+        x, residual = x.astype(wide), residual.astype(wide)
     total = _sum_of(x, residual)
     normalized = norm(total, **arrays, **options)
     y, *saved = normalized if isinstance(normalized, tuple) else (normalized,)
@@ -63,9 +66,9 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 
 
 def _sum_of(x: Any, residual: Any) -> Any:
-    """Return the sum of two lazy arrays of one shape."""
-    axes, dtype = tuple(range(x.ndim)), np.result_type(x.dtype, residual.dtype)
-    return library_of(x).blockwise(_added, axes, x, axes, residual, axes, dtype=dtype)
+    """Return the sum of two lazy arrays of one shape and dtype."""
+    axes = tuple(range(x.ndim))
+    return library_of(x).blockwise(_added, axes, x, axes, residual, axes, dtype=x.dtype)
 
 
 def _added(x: Any, residual: Any) -> Any:

@@ -235,8 +235,8 @@ def _without_elements(
     """Return the results for arrays without elements, which have the right dtypes.
 
     So wrong options and dtypes are errors of the call. Its shapes are right already. What has
-    elements nevertheless is ones, which every norm takes. If x has no elements, these are the
-    results of the call.
+    elements nevertheless begins with 2 and is 1 elsewhere, which every norm takes: `emsc` takes no
+    constant reference. If x has no elements, these are the results of the call.
     """
     nothing = 0 in arrays[like_x[0]].shape
     groups = bool(rows.size)  # whose number fits to the number of channels
@@ -255,6 +255,7 @@ def _without_elements(
         elif groups:
             emptied = shape if shape is layout.parameter_shape else (0, *shape[1:])
         empty[name] = np.ones(emptied, array.dtype)
+        empty[name].flat[:1] = 2
     return function(**empty, **options)
 
 

@@ -1,5 +1,6 @@
 """Norms of the sum with a residual for arrays of Dask: as for NumPy, and lazy."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -40,6 +41,20 @@ def test_as_numpy(dtype):
             ).dx
             epsilon = 8 * float(np.finfo(dtype).eps)
             np.testing.assert_allclose(dx.compute(), expected, rtol=epsilon, atol=epsilon)
+
+
+DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.int32]
+
+
+@pytest.mark.parametrize("of_residual", DTYPES)
+@pytest.mark.parametrize("of_x", DTYPES)
+def test_any_two_dtypes(of_x, of_residual):
+    x, residual = (3 * RNG.normal(size=(4, 8)).astype(dtype) for dtype in (of_x, of_residual))
+    for norm in (numnorm.add_layer_norm_forward, numnorm.add_rms_norm_forward):
+        found, wanted = norm(lazy(x, (2, 8)), lazy(residual, (2, 8))), norm(x, residual)
+        for got, each in zip(found, wanted, strict=True):
+            assert got.dtype == each.dtype
+            assert got.compute().tobytes() == each.tobytes()
 
 
 def test_a_lazy_gain_alone():

@@ -55,15 +55,15 @@ def backward(case, dy, x, mean, rstd):
     kernel = make_row_backward(
         case.formula, element, saved_of(x), weights, case.parameters, case.shape
     )
-    run, channels = case.run or width, case.channels
-    size = (rows * width // run // channels, channels)
+    segment, channels = case.segment or width, case.channels
+    size = (rows * width // segment // channels, channels)
     if not case.shared:
         size = case.parts // channels, channels * width
     sums, lost = np.full((2, case.parameters, *size), np.nan, element.compute_type)
     kernel.launch(
         case.parts, 0, *addresses(dy, x), SavedStatistics(*addresses(mean, rstd)),
         parameters_of(case), register(dx), 0, PartialSums(*addresses(sums, lost)),
-        RowSizes(rows, width, run, channels), case.parts, scaling_of(case, width),
+        RowSizes(rows, width, segment, channels), case.parts, scaling_of(case, width),
     )  # fmt: skip
     return dx, sums
 
@@ -246,7 +246,7 @@ def test_group_norm(name, groups, dtype, order):
         x, dy = off_by_one(x), off_by_one(dy)
     _, mean, rstd = reference.group_norm(x, groups=groups)
     saved = np.float64(mean).ravel(), np.float64(rstd).ravel()
-    case = Case(shape, weights=(gamma, gamma), run=inner, channels=8, shared=True)
+    case = Case(shape, weights=(gamma, gamma), segment=inner, channels=8, shared=True)
     rows = 5 * groups, -1
     dx, dgamma, dbeta = gradients(case, dy.reshape(rows), x.reshape(rows), *saved)
     expected = reference.group_norm_backward(dy, x, gamma, groups=groups)
@@ -260,7 +260,7 @@ def test_group_norm_in_place(order):
     x, dy = draw(np.float32, 5, 4, 8), draw(np.float32, 5, 4, 8, seed=1)
     _, mean, rstd = reference.group_norm(x, groups=1)
     saved = np.float64(mean).ravel(), np.float64(rstd).ravel()
-    case = Case(RowShape(8, 4, 1, True), run=8, channels=4, shared=True, in_place=True, parts=1)
+    case = Case(RowShape(8, 4, 1, True), segment=8, channels=4, shared=True, in_place=True, parts=1)
     expected = reference.group_norm_backward(dy, x, groups=1)[0]
     dx, _ = backward(case, dy.reshape(5, -1), x.reshape(5, -1), *saved)
     check(dx.reshape(x.shape), expected, x.dtype)

@@ -69,28 +69,28 @@ def of_columns(case, dy, x, mean, rstd):
     return dx, sums
 
 
-def of_runs(case, dy, x, mean, rstd):
-    """dx and the sums of the runs, for parameters that they share."""
+def of_segments(case, dy, x, mean, rstd):
+    """dx and the sums of the segments, for parameters that they share."""
     rows, width = x.shape
-    element, run = ELEMENT_TYPES[x.dtype.name], case.run or width
+    element, segment = ELEMENT_TYPES[x.dtype.name], case.segment or width
     weights = Weights(*(elements_of(array) for array in case.weights), case.shared)
     kernel = make_row_backward_loop(
         case.formula, element, saved_of(x), weights, case.parameters, case.shape
     )
-    dx, runs = result_like(case, dy, x), rows * width // run
+    dx, segments = result_like(case, dy, x), rows * width // segment
     sums = np.full(
-        (case.parameters, runs // case.channels, case.channels), np.nan, element.compute_type
+        (case.parameters, segments // case.channels, case.channels), np.nan, element.compute_type
     )
     kernel.launch(
         rows, 0, *addresses(dy, x), SavedStatistics(*addresses(mean, rstd)), parameters_of(case),
         *addresses(dx), 0, PartialSums(*addresses(sums, None)),
-        RowSizes(rows, width, run, case.channels), rows, scaling_of(case, width),
+        RowSizes(rows, width, segment, case.channels), rows, scaling_of(case, width),
     )  # fmt: skip
     return dx, sums
 
 
 def gradients(case, dy, x, mean, rstd, dtype=None):
-    dx, sums = (of_runs if case.shared else of_columns)(case, dy, x, mean, rstd)
+    dx, sums = (of_segments if case.shared else of_columns)(case, dy, x, mean, rstd)
     return dx, *parameter_gradients(ELEMENT_TYPES[x.dtype.name], sums, dtype or x.dtype)
 
 
@@ -218,10 +218,10 @@ def test_an_infinite_gradient_is_infinite(order):
     assert np.isfinite(np.delete(dbeta, 5)).all()
 
 
-# Parameters of runs, and none
+# Parameters of segments, and none
 
 
-# How many threads work on a run, and how long it is: threads that turn to it several times or
+# How many threads work on a segment, and how long it is: threads that turn to it several times or
 # not at all, teams of a warp and of parts of one, and the block, which takes one at a time.
 RUNS = {
     "one thread each": (RowShape(1, 64, 0, True), 24),
@@ -246,7 +246,7 @@ def test_group_norm(name, groups, dtype, order):
     _, mean, rstd = reference.group_norm(x, groups=groups)
     kind = saved_of(x).name
     saved = (np.asarray(of).astype(kind).ravel() for of in (mean, rstd))
-    case = Case(shape, weights=(gamma, gamma), run=inner, channels=6, shared=True)
+    case = Case(shape, weights=(gamma, gamma), segment=inner, channels=6, shared=True)
     found = gradients(case, *(a.reshape(2 * groups, -1) for a in (dy, x)), *saved)
     expected = reference.group_norm_backward(dy, x, gamma, groups=groups)
     check_all((found[0].reshape(x.shape), *found[1:]), expected, dtype, 2)
@@ -255,12 +255,12 @@ def test_group_norm(name, groups, dtype, order):
 @pytest.mark.parametrize("place", ["x", "dy"])
 @pytest.mark.parametrize("name", RUNS)
 def test_instance_norm_in_place(name, place, order):
-    """Without gamma; the teams that have no run change none."""
+    """Without gamma; the teams that have no segment change none."""
     shape, inner = RUNS[name]
     x, dy = draw(np.float32, 2, 3, inner), draw(np.float32, 2, 3, inner, seed=1)
     _, mean, rstd = reference.group_norm(x, groups=3)
     expected = reference.group_norm_backward(dy, x, groups=3)
-    case = Case(shape, run=inner, channels=3, shared=True, in_place=place)
+    case = Case(shape, segment=inner, channels=3, shared=True, in_place=place)
     saved = np.float64(mean).ravel(), np.float64(rstd).ravel()
     found = gradients(case, dy.reshape(6, -1), x.reshape(6, -1), *saved)
     check_all((found[0].reshape(x.shape), *found[1:]), expected, x.dtype, 2)
@@ -268,14 +268,14 @@ def test_instance_norm_in_place(name, place, order):
 
 @pytest.mark.parametrize("of", ["bfloat16", "float64"])
 def test_one_parameter_of_another_type(of, order):
-    """As a norm without a mean would have it of runs."""
+    """As a norm without a mean would have it of segments."""
     shape, inner = RUNS["the block, odd"]
     x, dy = draw(np.float32, 2, 3 * inner), draw(np.float32, 2, 3 * inner, seed=1)
     gamma = draw(element_type(of), 3, mean=1, seed=2)
     rstd = np.float64(reference.rms_norm(x)[1])
     shares = 0.0, 1 / x.shape[1]
     case = Case(
-        shape, GAIN, 1, (gamma, None), run=inner, channels=3, shared=True, shares=shares
+        shape, GAIN, 1, (gamma, None), segment=inner, channels=3, shared=True, shares=shares
     )  # fmt: skip
     dx, dgamma = gradients(case, dy, x, None, rstd, dtype=np.float32)
     wide = np.repeat(np.float64(gamma), inner)
@@ -296,7 +296,7 @@ def test_ada_norm(name, eps_in, order):
         shape, ADA.formula, 0, numbers=(1.5, 0.1), shares=(1 / width, 1 / (width - 1)),
         eps_on_deviation=0.5 if eps_in == "std" else 0.0,
     )  # fmt: skip
-    dx, _ = of_runs(case, dy, x, np.float64(mean), np.float64(rstd))
+    dx, _ = of_segments(case, dy, x, np.float64(mean), np.float64(rstd))
     check(dx, reference.ada_norm_backward(dy, x, scale=1.5, k=0.1, **specs), x.dtype)
 
 
@@ -305,11 +305,11 @@ def test_a_detached_statistic_passes_no_nan_on(order):
     x, dy = draw(np.float32, 2, width), draw(np.float32, 2, width, seed=1)
     dy[1, 9] = np.nan
     case = Case(shape, parameters=0, shares=(0.0, 0.0))
-    dx, _ = of_runs(case, dy, x, *statistics(x))
+    dx, _ = of_segments(case, dy, x, *statistics(x))
     assert np.isnan(dx).sum() == np.isnan(dx[1, 9]) == 1
 
 
-def test_sums_of_a_long_run(order):
+def test_sums_of_a_long_segment(order):
     """None of the ones that a thread adds to many, and that float32 has no place for, is lost."""
     x, dy = draw(np.float32, 1, 9 * 16), np.full((1, 9 * 16), 1 / 4, np.float32)
     dy[0, :16] = 0
@@ -319,7 +319,7 @@ def test_sums_of_a_long_run(order):
     np.testing.assert_array_equal(dbeta, 2**25 + 4 * 8)
 
 
-@pytest.mark.parametrize("kernels", [of_columns, of_runs])
+@pytest.mark.parametrize("kernels", [of_columns, of_segments])
 def test_sums_of_a_wide_row(kernels, order):
     """A gradient that is constant has a mean that is, though each sum of its is rounded alike."""
     x, dy = draw(np.float32, 1, 16000), np.full((1, 16000), 1.7, np.float32)
@@ -328,34 +328,34 @@ def test_sums_of_a_wide_row(kernels, order):
     assert np.all(np.abs(dx) <= 4 * np.finfo(np.float32).eps * rstd)
 
 
-def test_an_infinite_gradient_of_a_run_is_infinite(order):
+def test_an_infinite_gradient_of_a_segment_is_infinite(order):
     shape, inner = RUNS["a part of a warp each"]
     x, dy = draw(np.float32, 2, 3 * inner), draw(np.float32, 2, 3 * inner, seed=1)
     dy[1, inner + 3] = np.inf
-    case = Case(shape, run=inner, channels=3, shared=True)
+    case = Case(shape, segment=inner, channels=3, shared=True)
     dbeta = gradients(case, dy, x, *statistics(x))[2]
     assert dbeta[1] == np.inf
     assert np.isfinite(dbeta[[0, 2]]).all()
 
 
-# How the threads of a block share the runs
+# How the threads of a block share the segments
 
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("element", ELEMENT_TYPES.values(), ids=ELEMENT_TYPES)
-def test_runs_of_every_length(element, whole):
+def test_segments_of_every_length(element, whole):
     block = RowShape(512, 1, 0, whole)
-    for run in range(1, 2000):
-        shape = segment_shape(64 * run, run, element, block)
+    for segment in range(1, 2000):
+        shape = segment_shape(64 * segment, segment, element, block)
         assert shape.threads == 512
         assert shape.team <= 32
         # No thread has nothing to do for want of a narrower team.
-        assert shape.team == 1 or run > shape.team // 2 * element.vector
-        assert shape.whole == (whole and run % element.vector == 0)
-        assert segment_shape(15 * run, run, element, block).team == 512
+        assert shape.team == 1 or segment > shape.team // 2 * element.vector
+        assert shape.whole == (whole and segment % element.vector == 0)
+        assert segment_shape(15 * segment, segment, element, block).team == 512
 
 
-def test_rows_of_few_runs_take_the_block():
+def test_rows_of_few_segments_take_the_block():
     assert segment_shape(40000, 2500, FLOAT32, RowShape(512, 1, 0, True)).team == 32
     assert segment_shape(40000, 40000, FLOAT32, RowShape(512, 1, 0, True)) == RowShape(
         512, 1, 0, True

@@ -43,7 +43,7 @@ class Case:
     parameters: int = 2
     weights: tuple = (None, None)
     numbers: tuple = (1.0, 0.0)
-    run: int | None = None
+    segment: int | None = None
     channels: int = 1
     shared: bool = False
     parts: int = PARTS

@@ -66,7 +66,7 @@ def row_kernels():
     from numnorm.norms.affine import AFFINE, GAIN
 
     def name_of(kind, formula, element, shape):
-        threads = f"{shape.team} × {shape.teams} threads, {shape.vectors} pieces"
+        threads = f"{shape.team} × {shape.teams} threads, {shape.vectors} vectors"
         return f"{kind} {formula.name} {element.name}, {threads}, {place_of(shape)}"
 
     def forward(make, kind, formula, element, *shape):
@@ -104,8 +104,8 @@ def row_gradient_kernels():
         shape = RowShape(*shape)
         weights = Weights(element if parameters else None, None, shared)
         kernel = make_row_backward(formula, element, FLOAT64, weights, parameters, shape, adds=adds)
-        kind = "row backward by run" if shared else "row backward" + " added" * adds
-        threads = f"{shape.team} × {shape.teams} threads, {shape.vectors} pieces"
+        kind = "row backward by segment" if shared else "row backward" + " added" * adds
+        threads = f"{shape.team} × {shape.teams} threads, {shape.vectors} vectors"
         return f"{kind} {formula.name} {element.name}, {threads}, {place_of(shape)}", kernel
 
     for element in ELEMENT_TYPES.values():
@@ -140,7 +140,7 @@ def wide_row_gradient_kernels():
         shape = RowShape(*shape)
         weights = Weights(element if parameters else None, None, shared=parameters > 0)
         kernel = loop.make_row_backward_loop(formula, element, FLOAT64, weights, parameters, shape)
-        return name_of("by run", formula, element, shape), kernel
+        return name_of("by segment", formula, element, shape), kernel
 
     def coefficients(formula, element, *place):
         shape, weights = RowShape(512, 1, 0, *place), Weights(element, None)
@@ -208,7 +208,7 @@ def weighted_row_kernels():
         weights = Weights(gamma, element if count > 1 else None, shared)
         types = weighted.Types(element, element, FLOAT64, FLOAT64, weights)
         what = f"{formula.name} {element.name} in float64, {shape.team} × {shape.teams} threads"
-        what += ", by run" if shared else ""
+        what += ", by segment" if shared else ""
         yield f"weighted forward {what}", weighted.make_weighted_forward(formula, types, shape)
         types = types._replace(parameters=Weights(gamma, None, shared))
         kernel = weighted.make_weighted_coefficients(formula, types, shape)

@@ -72,12 +72,12 @@ class Incoming(NamedTuple):
     ----------
     dy : array
         The gradient with respect to y.
-    addend : array
+    dtotal : array
         The gradient with respect to the sum, which is added to dx.
     """
 
     dy: Any
-    addend: Any
+    dtotal: Any
 
 
 class GradientCoefficients(NamedTuple):

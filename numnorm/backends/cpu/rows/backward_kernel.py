@@ -136,7 +136,7 @@ def _make_backward(
     """Return a compiled function for rows of `count` elements.
 
     ``rows(arrays, nontemporal, saved, weights, coefficients, partial, totals, start, stop)`` takes
-    dy, x, dx and the addend as `arrays`. It adds the gradients of gamma and beta to the partial
+    dy, x, dx and dtotal as `arrays`. It adds the gradients of gamma and beta to the partial
     sums, and flushes these to the totals.
     """
     backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
@@ -149,7 +149,7 @@ def _make_backward(
 
     @inlined
     def rows(arrays, nontemporal, saved, weights, coefficients, partial, totals, start, stop):
-        (dy, x, dx, addend), (mean, rstd) = arrays, saved
+        (dy, x, dx, dtotal), (mean, rstd) = arrays, saved
         gamma = load_or_scalar(part(weights[0], 0), 0, real(1))
         beta = load_or_scalar(part(weights[1], 0), 0, real(0))
         for begin in range(start, stop, tuning.ROWS_BETWEEN_FLUSHES):
@@ -163,7 +163,7 @@ def _make_backward(
                 sum_g, sum_g_xhat = np.float64(reduce_sum(g)), np.float64(reduce_sum(g * xhat))
                 mean_g, mean_g_xhat = means_of(sum_g, sum_g_xhat, rstd[i], coefficients)
                 gradient = _input_gradient(g, xhat, mean_g, mean_g_xhat, factor) * scale
-                result = added(to_storage(gradient), load_or_scalar(row(addend, i), 0, None))
+                result = added(to_storage(gradient), load_or_scalar(row(dtotal, i), 0, None))
                 store_either(row(dx, i), 0, result, nontemporal)
                 dgamma, dbeta = dgamma + grad * xhat, dbeta + grad
             add(part(partial[0], 0), 0, dgamma)
@@ -232,7 +232,7 @@ def _rows_between_flushes(segments: tuple[int, int, int]) -> int:
 def _make_loops(formula: Formula, element_type: ElementType, *, adds: bool) -> Callable[..., Any]:
     """Return a compiled function for one row with known statistics, segment by segment.
 
-    `arrays` are the row's dy, x, dx and addend; `peels` are the peels of the loops over x and over
+    `arrays` are the row's dy, x, dx and dtotal; `peels` are the peels of the loops over x and over
     dx; `rstd` is the saved one. The gradients of gamma and beta are added to the partial sums or
     the totals.
     """
@@ -246,7 +246,7 @@ def _make_loops(formula: Formula, element_type: ElementType, *, adds: bool) -> C
         arrays, peels, nontemporal, rstd, statistics, first_channel, segments, weights,
         coefficients, partial, totals,
     ):  # fmt: skip
-        dy, x, dx, addend = arrays
+        dy, x, dx, dtotal = arrays
         segment, segment_count, channels = segments
         ahead = x.size if x.size >= prefetched else 0
         sum_g, sum_g_xhat = np.float64(0), np.float64(0)
@@ -269,7 +269,7 @@ def _make_loops(formula: Formula, element_type: ElementType, *, adds: bool) -> C
             left = p * segment
             input_gradients(
                 window(dy, left, segment), window(x, left, segment),
-                window(addend, left, segment), peels[1], statistics,
+                window(dtotal, left, segment), peels[1], statistics,
                 (part(weights[0], c), part(weights[1], c)), means, window(dx, left, segment),
                 nontemporal,
             )  # fmt: skip
@@ -293,13 +293,13 @@ def _make_whole_row(
     def whole_row(
         arrays, peels, ahead, nontemporal, rstd, statistics, weights, coefficients, targets
     ):
-        dy, x, dx, addend = arrays
+        dy, x, dx, dtotal = arrays
         g, g_xhat, _, _ = gradient_lanes(
             dy, x, _ZERO, x.size, peels[0], ahead, statistics, weights, targets
         )
         sum_g, sum_g_xhat = np.float64(reduce_sum(g)), np.float64(reduce_sum(g_xhat))
         means = means_of(sum_g, sum_g_xhat, rstd, coefficients)
-        input_gradients(dy, x, addend, peels[1], statistics, weights, means, dx, nontemporal)
+        input_gradients(dy, x, dtotal, peels[1], statistics, weights, means, dx, nontemporal)
 
     return whole_row
 
@@ -355,7 +355,7 @@ def _make_tile(formula: Formula, element_type: ElementType, *, adds: bool) -> Ca
     def backward_tile(
         arrays, saved, segments, first, weights, coefficients, partial, scratch, start, number
     ):
-        dy, x, dx, addend = arrays
+        dy, x, dx, dtotal = arrays
         mean, rstd = saved
         channel = first
         end = sums_size + lanes
@@ -384,7 +384,7 @@ def _make_tile(formula: Formula, element_type: ElementType, *, adds: bool) -> Ca
             input_gradients(
                 row(dy, i),
                 row(x, i),
-                row(addend, i),
+                row(dtotal, i),
                 _ZERO,
                 statistics,
                 weight,
@@ -408,14 +408,14 @@ def _make_wide_rows(
     def wide_rows(
         arrays, peels, saved, segments, weights, coefficients, partial, totals, start, stop
     ):
-        dy, x, dx, addend = arrays
+        dy, x, dx, dtotal = arrays
         mean, rstd = saved
         channel, between = channel_of(start, segments), _rows_between_flushes(segments)
         nontemporal = use_nontemporal_gradient(dx, segments[0], peels[1])
         for begin in range(start, stop, between):
             for i in range(begin, min(begin + between, stop)):
                 backward_row(
-                    (row(dy, i), row(x, i), row(dx, i), row(addend, i)), peels, nontemporal,
+                    (row(dy, i), row(x, i), row(dx, i), row(dtotal, i)), peels, nontemporal,
                     (part(mean, i), rstd[i]), channel, segments, weights, coefficients,
                     partial, totals,
                 )  # fmt: skip
@@ -494,7 +494,7 @@ def _make_part(formula: Formula, element_type: ElementType, *, adds: bool) -> Ca
 def _make_all_parts(
     formula: Formula, element_type: ElementType, *, adds: bool
 ) -> Callable[..., Any]:
-    """Return a compiled function of what a backward kernel takes, and of an addend, or None."""
+    """Return a compiled function of what a backward kernel takes, and of dtotal, or None."""
     backward_part = _make_part(formula, element_type, adds=adds)
     tile_width, peeled = _tile_width(element_type), peels_to_alignment(element_type)
 
@@ -560,7 +560,7 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
 def make_row_backward_added(formula: Formula, element_type: ElementType) -> Kernel:
     """Return the kernel of a norm's gradients that adds an array like dx to dx.
 
-    It takes what the kernel of `make_row_backward` takes, and the addend after dy.
+    It takes what the kernel of `make_row_backward` takes, and dtotal after dy.
     """
     all_parts = _make_all_parts(formula, element_type, adds=True)
 
@@ -578,7 +578,7 @@ def make_row_backward_added(formula: Formula, element_type: ElementType) -> Kern
         first: int,
         last: int,
     ) -> None:
-        arrays = incoming.dy, x, dx, incoming.addend
+        arrays = incoming.dy, x, dx, incoming.dtotal
         given = saved, weights, segments, coefficients
         all_parts(arrays, *given, sums, results, parts, first, last)
 

@@ -166,13 +166,13 @@ def added_backward(
     given = norm, dy, x, mean, rstd, gamma, None, layout, scaling, detached
     if dtotal is None:
         return row_backward(*given, out)
-    addend = like_input("dtotal", dtotal, x, norm.names.x)
+    dtotal = like_input("dtotal", dtotal, x, norm.names.x)
     one_dtype = type(dy) is np.ndarray and dy.dtype == x.dtype
     if one_dtype and not is_small(x.size) and _none_broadcasts(gamma, layout=layout):
-        return gradients_of(*given, out, addend)
+        return gradients_of(*given, out, dtotal)
     dx, dgamma, dbeta = row_backward(*given, None)
     if out is not None:
         check_out(out, x, norm.names.x)
     with np.errstate(all="ignore"):
-        np.add(dx, addend, out=dx if out is None else np.asarray(out))
+        np.add(dx, dtotal, out=dx if out is None else np.asarray(out))
     return dx if out is None else out, dgamma, dbeta

@@ -250,11 +250,11 @@ def gradients_of(
     scaling: Scaling,
     detached: Detached,
     out: Any,
-    addend: Array | None,
+    dtotal: Array | None,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return what `row_backward` does, for a dy of the dtype of x.
 
-    An `addend`, of the shape and dtype of x, is added to dx; then no parameter broadcasts.
+    `dtotal`, of the shape and dtype of x, is added to dx; then no parameter broadcasts.
     """
     plan = backward_plan(norm, x.dtype, layout, scaling, detached)
     count, classes = norm.parameters, (type(mean), type(gamma), type(beta))
@@ -266,9 +266,9 @@ def gradients_of(
         return broadcast_parameters.backward_of_rows(row_backward, error, *given)
     grad, source, statistics, weights, dtype = taken
     kernel, added = plan.kernel, tuple[Array, ...]()
-    if addend is not None:
+    if dtotal is not None:
         kernel = _added_kernel(norm.formula, element_type)
-        added = (as_kernel_array(addend, element_type, order, plan.size),)
+        added = (as_kernel_array(dtotal, element_type, order, plan.size),)
     inputs = norm.names.x, out, element_type, order, (grad, *added, *statistics, *weights)
     target = new_dx(plan, source, grad) if out is None else output_like(source, x, *inputs)
     # The kernels round to these two dtypes.
@@ -286,7 +286,7 @@ def gradients_of(
             *results, plan.parts,
         )  # fmt: skip
         summed = run(kernel, arguments, plan.work, plan.parts) and in_kernel
-        if plan.usual and addend is None and classes not in plan.fast_path:
+        if plan.usual and dtotal is None and classes not in plan.fast_path:
             plan.fast_path[classes] = make_fast_backward(
                 plan.kernel.machine_code(arguments), element_type, layout,
                 (*plan.constants, plan.parts),

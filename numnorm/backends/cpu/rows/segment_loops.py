@@ -193,17 +193,17 @@ def _make_g_and_xhat(formula: Formula, element_type: ElementType) -> Callable[..
 
 
 def make_added(element_type: ElementType, *, adds: bool) -> Callable[..., Any]:
-    """Return a compiled ``added(value, addend)`` of stored vectors.
+    """Return a compiled ``added(value, dtotal)`` of stored vectors.
 
     It is the value, or, if it `adds`, the rounded sum.
     """
     to_compute, to_storage = element_type.to_compute, element_type.to_storage
 
-    def value_alone(value, addend):
+    def value_alone(value, dtotal):
         return value
 
-    def sum_of_both(value, addend):
-        return to_storage(rounded_sum(to_compute(value), to_compute(addend)))
+    def sum_of_both(value, dtotal):
+        return to_storage(rounded_sum(to_compute(value), to_compute(dtotal)))
 
     return inlined(sum_of_both if adds else value_alone)
 
@@ -323,10 +323,10 @@ def make_gradient_sums(formula: Formula, element_type: ElementType) -> Callable[
 def make_input_gradients(
     formula: Formula, element_type: ElementType, *, adds: bool = False
 ) -> Callable[..., Any]:
-    """Return a compiled loop that stores dx of a segment, or if it `adds`, dx and an addend.
+    """Return a compiled loop that stores dx of a segment, or if it `adds`, dx and dtotal.
 
-    ``input_gradients(dy, x, addend, peel, statistics, weights, means, dx, nontemporal=False)``. The
-    means are of g and of g * xhat. The full vectors may be stored non-temporally. The addend is
+    ``input_gradients(dy, x, dtotal, peel, statistics, weights, means, dx, nontemporal=False)``. The
+    means are of g and of g * xhat. The full vectors may be stored non-temporally. dtotal is
     None if nothing is added.
     """
     real, count = element_type.compute_type, element_type.lanes
@@ -343,37 +343,37 @@ def make_input_gradients(
         return to_storage(scaled(_input_gradient(g, xhat, means[0], means[1], rstd), scale))
 
     @inlined
-    def full(dy, x, addend, statistics, weights, means, j):
+    def full(dy, x, dtotal, statistics, weights, means, j):
         weight = load_or_scalar(weights[0], j, real(1))
         bias = load_or_scalar(weights[1], j, real(0))
         dx = gradient(load(dy, j), load(x, j), statistics, weight, bias, means)
-        return added(dx, load_or_scalar(addend, j, None))
+        return added(dx, load_or_scalar(dtotal, j, None))
 
     @inlined
-    def store_masked(dy, x, addend, statistics, weights, means, dx, j, begin, end):
+    def store_masked(dy, x, dtotal, statistics, weights, means, dx, j, begin, end):
         weight = masked_elements(weights[0], j, begin, end, real(1))
         bias = masked_elements(weights[1], j, begin, end, real(0))
         grad, value = masked_load(dy, j, begin, end), masked_load(x, j, begin, end)
         result = gradient(grad, value, statistics, weight, bias, means)
-        result = added(result, masked_elements(addend, j, begin, end, None))
+        result = added(result, masked_elements(dtotal, j, begin, end, None))
         masked_store(dx, j, result, begin, end)
 
     @inlined
-    def input_gradients(dy, x, addend, peel, statistics, weights, means, dx, nontemporal=False):
+    def input_gradients(dy, x, dtotal, peel, statistics, weights, means, dx, nontemporal=False):
         peel = min(peel, x.size)
         if peel > 0:
             j = peel - count
             begin = count - peel
-            store_masked(dy, x, addend, statistics, weights, means, dx, j, begin, all_lanes)
+            store_masked(dy, x, dtotal, statistics, weights, means, dx, j, begin, all_lanes)
         tail = x.size - (x.size - peel) % count
         if nontemporal:
             for j in range(peel, tail, count):
-                store_nontemporal(dx, j, full(dy, x, addend, statistics, weights, means, j))
+                store_nontemporal(dx, j, full(dy, x, dtotal, statistics, weights, means, j))
         else:
             for j in range(peel, tail, count):
-                store(dx, j, full(dy, x, addend, statistics, weights, means, j))
+                store(dx, j, full(dy, x, dtotal, statistics, weights, means, j))
         if tail < x.size:
             n = x.size - tail
-            store_masked(dy, x, addend, statistics, weights, means, dx, tail, no_lane, n)
+            store_masked(dy, x, dtotal, statistics, weights, means, dx, tail, no_lane, n)
 
     return input_gradients

@@ -187,11 +187,11 @@ def backward_of_one_dtype(
     detached: Detached,
     element: ElementType,
     out: Any,
-    addend: Any = None,
+    dtotal: Any = None,
 ) -> tuple[Any, ...]:
     """Return the same for a dy of the dtype of x; without gamma its gradient is an `element`.
 
-    An `addend`, like x, is added to dx, if rows fit the registers and gamma does not broadcast.
+    `dtotal`, an array like x, is added to dx if rows fit the registers and gamma does not broadcast.
     """
     of_mean, of_rstd = saved_statistics(norm, mean, rstd, layout, x)
     try:
@@ -207,7 +207,7 @@ def backward_of_one_dtype(
         return broadcast_backward(without_gamma, error, norm, grad, x, *saved, gamma, layout)
     source, grads = in_order(x, layout.order), in_order(grad, layout.order)
     inputs = grads, source, of_mean.array, of_rstd.array, scale.array, shift.array
-    added = None if addend is None else in_order(addend, layout.order)
+    added = None if dtotal is None else in_order(dtotal, layout.order)
     output = output_like(x, layout.order, out, (*inputs, added))
     weights = Weights(scale.element, shift.element, layout.shared)
     gradient = scale.element or element

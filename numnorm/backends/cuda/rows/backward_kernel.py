@@ -241,8 +241,8 @@ def make_row_means(element: ElementType) -> Any:
 def make_write_gradient(element: ElementType, columns: RowColumns, *, adds: bool = False) -> Any:
     """Return a device function that stores dx of a row from g and xhat in registers.
 
-    ``write_gradient(dx, addend, first, at, limit, grads, values, means, scale, factor)``. If it
-    `adds`, it adds the elements at the address `addend` to dx.
+    ``write_gradient(dx, dtotal, first, at, limit, grads, values, means, scale, factor)``. If it
+    `adds`, it adds the elements at the address `dtotal` to dx.
     """
     read_columns = make_read_columns(element, columns)
     write_columns = make_write_columns(element, columns)
@@ -250,12 +250,12 @@ def make_write_gradient(element: ElementType, columns: RowColumns, *, adds: bool
     slots = columns.slots
 
     @device
-    def write_gradient(dx, addend, first, at, limit, grads, values, means, scale, factor):
+    def write_gradient(dx, dtotal, first, at, limit, grads, values, means, scale, factor):
         for k in range(slots):
             grad = gradient(grads[k], values[k], means[0], means[1], factor)
             values[k] = grad * scale
         if adds:
-            read_columns(addend, first, at, limit, grads)
+            read_columns(dtotal, first, at, limit, grads)
             for k in range(slots):
                 values[k] += grads[k]
         write_columns(dx, first, at, limit, values)
@@ -313,14 +313,14 @@ def _make_gradient_of_row(
 
     @device
     def gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, smem, scaling):
-        dy, x, statistics, dx, addend = arrays
+        dy, x, statistics, dx, dtotal = arrays
         values, grads, weight, bias = registers
         scale, factor = read_normalized(dy, x, statistics, row, width, limit, at, values, grads)
         of_gamma, of_beta = of_parameters
         g, g_xhat = gradient_sums(grads, values, weight, bias, of_gamma, of_beta)
         g, g_xhat = team_two_sums(g, g_xhat, smem)
         means = means_of(g, g_xhat, scale, factor, scaling)
-        write_gradient(dx, addend, row * width, at, limit, grads, values, means, scale, factor)
+        write_gradient(dx, dtotal, row * width, at, limit, grads, values, means, scale, factor)
 
     return gradient_of_row
 
@@ -348,7 +348,7 @@ def _of_columns(
     half = smem_for_sums(shape)
     both = 2 * smem_for_sums(shape)
 
-    def kernel(dy, x, statistics, parameters, dx, addend, partials, sizes, parts, scaling):
+    def kernel(dy, x, statistics, parameters, dx, dtotal, partials, sizes, parts, scaling):
         smem = cuda.shared.array(both, compute_type)
         folded = cuda.shared.array(folding, compute_type)
         values = cuda.local.array(slots, compute_type)
@@ -374,7 +374,7 @@ def _of_columns(
                 active = start + mine < rows
                 row, limit = (start + mine, width) if active else (0, 0)
                 gradient_of_row(
-                    (dy, x, statistics, dx, addend), row, width, limit, at,
+                    (dy, x, statistics, dx, dtotal), row, width, limit, at,
                     (values, grads, weight, bias), (of_gamma, of_beta), smem[turn:], scaling,
                 )  # fmt: skip
                 turn, start = half - turn, start + teams * parts
@@ -409,7 +409,7 @@ def _of_segments(
     half = smem_for_sums(shape)
     both = 2 * half
 
-    def kernel(dy, x, statistics, parameters, dx, addend, partials, sizes, parts, scaling):
+    def kernel(dy, x, statistics, parameters, dx, dtotal, partials, sizes, parts, scaling):
         smem = cuda.shared.array(both, compute_type)
         values = cuda.local.array(slots, compute_type)
         grads = cuda.local.array(slots, compute_type)

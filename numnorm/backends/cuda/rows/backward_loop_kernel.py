@@ -274,7 +274,7 @@ def make_row_backward_loop(
     write_segments = _make_write_segments(formula, element, weights, shape)
     both = 2 * half
 
-    def kernel(dy, x, saved, parameters, dx, addend, partials, sizes, parts, scaling):
+    def kernel(dy, x, saved, parameters, dx, dtotal, partials, sizes, parts, scaling):
         smem = cuda.shared.array(both, compute_type)
         values = cuda.local.array(slots, compute_type)
         grads = cuda.local.array(slots, compute_type)

@@ -137,15 +137,15 @@ def added_backward(
     if dtotal is None:
         return row_backward(norm, dy, x, mean, rstd, gamma, None, *options, out)
     with on_device_of(x):
-        addend = _in_dtype_of("dtotal", dtotal, x)
+        dtotal = _in_dtype_of("dtotal", dtotal, x)
         grad = as_parameter("dy", dy, x.shape, f"the shape of {x.name}", x)
         gamma, _, weights = _parameters(norm, gamma, None, layout, x)
         usual = weights is not None and grad.element == x.element
         if usual and _in_registers(backward_shape, x, layout):
             given = norm, grad, x, mean, rstd, gamma, None, *options, x.element, out
-            return backward_of_one_dtype(*given, addend=addend)
-        output = output_like(x, None, out, (addend.array,))
+            return backward_of_one_dtype(*given, dtotal=dtotal)
+        output = output_like(x, None, out, (dtotal.array,))
         dx, *gradients = row_backward(norm, dy, x, mean, rstd, gamma, None, *options, None)
         if math.prod(x.shape):
-            write_sum(x, x.lib.contiguous(dx), addend.array, output.target)
+            write_sum(x, x.lib.contiguous(dx), dtotal.array, output.target)
         return result(output, x, None), *gradients
