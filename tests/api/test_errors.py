@@ -333,8 +333,10 @@ def parameter_cases():
     ]:
         yield case("layer_norm", TypeError, message, gamma=value)
         yield case("batch_norm", TypeError, message, gamma=value)
+    # These do hold real numbers.
+    small = ROW.astype(ml_dtypes.float8_e4m3fn)
+    yield case("layer_norm", TypeError, no_dtype("gamma", small.dtype), gamma=small)
     if np.dtype(np.longdouble).itemsize > 8:
-        # It does hold real numbers.
         wide = ROW.astype(np.longdouble)
         yield case("layer_norm", TypeError, no_dtype("gamma", wide.dtype), gamma=wide)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from numnorm.arguments import Shape
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, output_like, result, with_array
-from numnorm.backends.cuda.arrays.launch import launch
+from numnorm.backends.cuda.arrays.launch import launch_threads
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
@@ -91,7 +91,7 @@ def write_rows(
         # JAX has no int64 unless it is enabled.
         indices = x.lib.from_host(x.array, indices.astype(np.int32))
     arrays = x.array, indices, others, result
-    launch(kernel, -(-count // kernel.threads), x, arrays, (count, shape[-1]))
+    launch_threads(kernel, count, x, arrays, (count, shape[-1]))
 
 
 # Gradients in a wider dtype

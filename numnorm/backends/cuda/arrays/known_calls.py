@@ -23,8 +23,7 @@ from numnorm.backends.cuda.arrays.launch import (
 )
 from numnorm.backends.cuda.arrays.libraries import ArrayLibrary, library_of
 from numnorm.backends.cuda.arrays.recording import CURRENT, Apart, Launch, Recording
-from numnorm.backends.cuda.compiler.element_type import FLOAT32
-from numnorm.backends.cuda.compiler.vector_access import BYTES
+from numnorm.backends.cuda.compiler.element_type import FLOAT32, VECTOR_BYTES
 
 _MOST_CALLS = 1024
 # Arrays that only kernels see share memory, each from a multiple of these bytes on.
@@ -150,8 +149,8 @@ def _addresses(library: ArrayLibrary, arrays: tuple[Any, ...]) -> list[int]:
 def _pattern(addresses: list[int]) -> Any:
     """Return which addresses are equal, and which are aligned; None if all are."""
     equal = tuple(map(addresses.index, addresses))
-    all_aligned = functools.reduce(operator.or_, addresses) % BYTES == 0
-    return equal, None if all_aligned else tuple(a % BYTES == 0 for a in addresses)
+    all_aligned = functools.reduce(operator.or_, addresses) % VECTOR_BYTES == 0
+    return equal, None if all_aligned else tuple(a % VECTOR_BYTES == 0 for a in addresses)
 
 
 def _recorded(

@@ -63,6 +63,11 @@ def launch(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: 
         CURRENT.recording.launched(kernel, blocks, stream, numbers, _located(arrays))
 
 
+def launch_threads(kernel: Kernel, count: int, x: DeviceArray, arrays: Any, arguments: Any) -> None:
+    """Launch a kernel as `launch` does, with at least `count` threads."""
+    launch(kernel, -(-count // kernel.threads), x, arrays, arguments)
+
+
 def launch_cooperative(
     kernel: Kernel, blocks: int, memory: int, x: DeviceArray, arrays: Any, arguments: Any
 ) -> None:

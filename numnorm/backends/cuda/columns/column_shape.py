@@ -8,8 +8,7 @@ import functools
 from typing import Any, NamedTuple
 
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.compiler.element_type import ElementType
-from numnorm.backends.cuda.compiler.vector_access import BYTES
+from numnorm.backends.cuda.compiler.element_type import VECTOR_BYTES, ElementType
 from numnorm.layouts import ColumnLayout
 
 # The most values in one sum of a thread: the rounding error grows with their number.
@@ -208,7 +207,7 @@ def plan_of(
 
     It reads from `reads` arrays at a time. With `streamed` x is a chunk of streamed data.
     """
-    aligned = not any(x.lib.address(array) % BYTES for array in arrays)
+    aligned = not any(x.lib.address(array) % VECTOR_BYTES for array in arrays)
     return _plan(x.element, layout, aligned, reads, streamed)
 
 

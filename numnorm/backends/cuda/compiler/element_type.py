@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-_VECTOR = 16  # bytes of a thread's widest load
+VECTOR_BYTES = 16  # of a thread's widest load
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ElementType:
     @property
     def vector(self) -> int:
         """The number of elements in a thread's widest load."""
-        return _VECTOR // self.itemsize
+        return VECTOR_BYTES // self.itemsize
 
     @property
     def smallest_variance(self) -> float:

@@ -9,11 +9,10 @@ import functools
 from typing import Any
 
 from numnorm.backends.cuda.compiler.chosen import compiler
-from numnorm.backends.cuda.compiler.element_type import ElementType
+from numnorm.backends.cuda.compiler.element_type import VECTOR_BYTES, ElementType
 
 types, intrinsic, emitted = compiler.types, compiler.intrinsic, compiler.emitted
 
-_BYTES = 16  # of a vector
 _INSTRUCTIONS = {"float16": "cvt.rn.f16x2.f32", "bfloat16": "cvt.rn.bf16x2.f32"}
 
 
@@ -23,7 +22,7 @@ def shared_memory(context):
 
     Only the loads and stores that are made with `shared` take this address.
     """
-    return emitted(types.int64(), lambda emit: emit.shared_memory(_BYTES))
+    return emitted(types.int64(), lambda emit: emit.shared_memory(VECTOR_BYTES))
 
 
 def _location(emit: Any, address: Any, index: Any, itemsize: int) -> Any:

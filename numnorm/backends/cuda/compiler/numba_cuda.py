@@ -12,6 +12,8 @@ from numba.cuda.dispatcher import CUDADispatcher as Dispatcher
 from numba.cuda.extending import _Intrinsic as Intrinsic
 from numba.cuda.extending import intrinsic
 
+from numnorm.backends.cuda.compiler.element_type import VECTOR_BYTES
+
 __all__ = [
     "EXTRA",
     "NAME",
@@ -39,7 +41,6 @@ PACKAGES = ("numba", "llvmlite", "numba_cuda")
 _KINDS = {f"i{bits}": ir.IntType(bits) for bits in (8, 16, 32, 64)}
 _KINDS |= {"f16": ir.HalfType(), "f32": ir.FloatType(), "f64": ir.DoubleType()}
 _INDEX, _POINTER = _KINDS["i32"], ir.PointerType(_KINDS["i8"])
-_VECTOR = 16  # bytes
 _GLOBAL, _SHARED = 1, 3  # LLVM's address spaces of global and of shared memory
 
 
@@ -131,7 +132,7 @@ class Emitter:
 
         Nothing writes memory that is `unchanging` while the kernel runs.
         """
-        loaded = self._load(ir.VectorType(_KINDS[kind], count), address, _VECTOR, shared)
+        loaded = self._load(ir.VectorType(_KINDS[kind], count), address, VECTOR_BYTES, shared)
         if unchanging:
             loaded.set_metadata("invariant.load", self.builder.module.add_metadata([]))
         return [self.builder.extract_element(loaded, _INDEX(k)) for k in range(count)]
@@ -141,7 +142,7 @@ class Emitter:
         vector = ir.Constant(ir.VectorType(values[0].type, len(values)), ir.Undefined)
         for k, value in enumerate(values):
             vector = self.builder.insert_element(vector, value, _INDEX(k))
-        self.store(vector, address, _VECTOR, shared=shared)
+        self.store(vector, address, VECTOR_BYTES, shared=shared)
 
     def shared_memory(self, alignment: int) -> Any:
         """Return the address of the block's dynamic shared memory."""

@@ -19,6 +19,8 @@ from numba_cuda_mlir.numba_cuda.core import config
 from numba_cuda_mlir.numba_cuda.core.compiler_lock import global_compiler_lock
 from numba_cuda_mlir.numba_cuda.cudadrv import driver, libs
 
+from numnorm.backends.cuda.compiler.element_type import VECTOR_BYTES
+
 __all__ = [
     "EXTRA",
     "NAME",
@@ -45,7 +47,6 @@ PACKAGES = ("numba_cuda_mlir",)
 
 _lower = extending.lowering_registry.lower
 
-_VECTOR = 16  # bytes
 _GLOBAL, _SHARED = 1, 3  # LLVM's address spaces of global and of shared memory
 
 
@@ -216,7 +217,7 @@ class Emitter:
         Nothing writes memory that is `unchanging` while the kernel runs.
         """
         vector, pointer = ir.VectorType.get([count], _type(kind)), _pointer(address, shared)
-        loaded = llvm.load(vector, pointer, alignment=_VECTOR, invariant=unchanging)
+        loaded = llvm.load(vector, pointer, alignment=VECTOR_BYTES, invariant=unchanging)
         return [llvm.extractelement(loaded, _constant(_type("i32"), k)) for k in range(count)]
 
     def store_vector(self, values: Any, address: Any, *, shared: bool) -> None:
@@ -224,7 +225,7 @@ class Emitter:
         vector = llvm.mlir_undef(ir.VectorType.get([len(values)], values[0].type))
         for k, value in enumerate(values):
             vector = llvm.insertelement(vector, value, _constant(_type("i32"), k))
-        self.store(vector, address, _VECTOR, shared=shared)
+        self.store(vector, address, VECTOR_BYTES, shared=shared)
 
     def shared_memory(self, alignment: int) -> Any:
         """Return the address of the block's dynamic shared memory."""

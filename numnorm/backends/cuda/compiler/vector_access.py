@@ -6,8 +6,6 @@ from typing import Any
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import device
 
-BYTES = 16
-
 
 @functools.cache
 def make_as_tuple(element: ElementType) -> Any:

@@ -9,7 +9,7 @@ from numnorm.backends.contract import moving as contract
 from numnorm.backends.contract.weighting import Weighting
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, as_parameter
 from numnorm.backends.cuda.arrays.known_calls import repeats
-from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.arrays.launch import launch_threads, on_device_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.moving.arguments import Sequences, StepStatistics
@@ -187,4 +187,4 @@ def _launch(
 ) -> None:
     """Launch a kernel with one thread for each channel."""
     count = sequences.outer * sequences.inner
-    launch(kernel, -(-count // kernel.threads), x, arrays, (sequences, *numbers))
+    launch_threads(kernel, count, x, arrays, (sequences, *numbers))

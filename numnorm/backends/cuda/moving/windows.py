@@ -16,7 +16,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     with_array,
 )
 from numnorm.backends.cuda.arrays.known_calls import repeats
-from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.arrays.launch import launch_threads, on_device_of
 from numnorm.backends.cuda.arrays.masks import as_mask_of
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
@@ -194,7 +194,7 @@ def _joined(
     if count:
         kernel = _joined_steps(x.element, absent is not None)
         arrays = values, kept, source.array, absent or NOTHING_MISSING, array, marks
-        launch(kernel, -(-count // kernel.threads), x, arrays, (sizes,))
+        launch_threads(kernel, count, x, arrays, (sizes,))
     if absent is not None:
         absent = absent._replace(keep=marks.keep)
     sequences = Sequences(layout.outer, sizes.total, layout.inner)
@@ -221,7 +221,7 @@ def _last_steps(joined: Given, counted: Any, axis: int, count: int) -> tuple[Any
     if size:
         kernel = _last(x.element, joined.missing)
         arrays = x.array, counted, values, kept
-        launch(kernel, -(-size // kernel.threads), x, arrays, (joined.sequences, count))
+        launch_threads(kernel, size, x, arrays, (joined.sequences, count))
     return values, kept
 
 
@@ -269,4 +269,4 @@ def _launch(
 ) -> None:
     """Launch a kernel with `length` threads for each channel."""
     count = of_x.sequences.outer * length * of_x.sequences.inner
-    launch(kernel, -(-count // kernel.threads), of_x.x, arrays, numbers)
+    launch_threads(kernel, count, of_x.x, arrays, numbers)

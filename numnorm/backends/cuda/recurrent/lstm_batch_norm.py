@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.recurrent import CellGradients, LSTMSpec, PackedSteps, RunningSteps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, with_array
-from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
+from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch_threads, on_device_of
 from numnorm.backends.cuda.columns.columns import column_backward, column_forward
 from numnorm.backends.cuda.columns.moments import column_moments
 from numnorm.backends.cuda.compiler.element_type import ElementType
@@ -348,7 +348,7 @@ def _like(x: DeviceArray, array: Any) -> DeviceArray:
 
 def _launch(kernel: Kernel, x: DeviceArray, arrays: Sequence[Any], sizes: tuple[int, ...]) -> None:
     """Launch a kernel with a thread for each unit; ``sizes[-2]`` is the number of units."""
-    launch(kernel, -(-sizes[-2] // kernel.threads), x, arrays, sizes)
+    launch_threads(kernel, sizes[-2], x, arrays, sizes)
 
 
 def _gate_inputs(

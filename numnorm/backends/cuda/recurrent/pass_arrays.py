@@ -9,8 +9,12 @@ from numnorm.arguments import Shape
 from numnorm.backends.contract.norms import Norm, Scaling
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.gather_rows import gather_rows, write_rows
-from numnorm.backends.cuda.arrays.launch import launch
-from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
+from numnorm.backends.cuda.arrays.launch import launch_threads
+from numnorm.backends.cuda.compiler.element_type import (
+    VECTOR_BYTES,
+    ElementType,
+    compute_element_type,
+)
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
     constant,
@@ -19,7 +23,6 @@ from numnorm.backends.cuda.compiler.target import (
     make_load_one,
     make_store_one,
 )
-from numnorm.backends.cuda.compiler.vector_access import BYTES
 from numnorm.backends.cuda.recurrent.cell_norm import NUMBERS
 from numnorm.backends.cuda.recurrent.step_kernels import GradientCoefficients, ScalingNumbers
 from numnorm.backends.cuda.threads.reductions import WARP, make_joined, two_sum
@@ -170,7 +173,7 @@ def added_up(like: DeviceArray, shape: Shape, *values: Any) -> Any:
     count = math.prod(shape)
     three = (*values, None, None, None)[:3]
     if count:
-        launch(kernel, -(-count // kernel.threads), like, (*three, result), (count,))
+        launch_threads(kernel, count, like, (*three, result), (count,))
     return result
 
 
@@ -180,7 +183,7 @@ def dropped(x: DeviceArray, states: Any, mask: Any) -> Any:
         return states
     shape = x.lib.shape(states)
     result, count, kernel = new(x, shape), math.prod(shape), dropped_kernel(x.element)
-    launch(kernel, -(-count // kernel.threads), x, (states, mask, result), (count,))
+    launch_threads(kernel, count, x, (states, mask, result), (count,))
     return result
 
 
@@ -204,9 +207,9 @@ def coefficient_numbers(norm: Norm | None, scaling: Scaling, width: int) -> Grad
 
 def is_whole(units: int, x: DeviceArray, arrays: tuple[Any, ...]) -> bool:
     """Return whether every gate's units are whole, aligned vectors of 16 bytes in all arrays."""
-    if units * x.element.itemsize % BYTES:
+    if units * x.element.itemsize % VECTOR_BYTES:
         return False
-    return not any(x.lib.address(a) % BYTES for a in arrays if a is not None)
+    return not any(x.lib.address(a) % VECTOR_BYTES for a in arrays if a is not None)
 
 
 def shape_for(units: int, x: DeviceArray, *arrays: Any) -> RowShape:

@@ -10,7 +10,7 @@ import numpy as np
 
 from numnorm.backends.contract.recurrent import SequenceLayout
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, as_float_array, with_array
-from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.arrays.launch import launch_threads, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
@@ -126,7 +126,7 @@ def apply_mask(array: Any, mask: Any, factor: float) -> Any:
         count = math.prod(x.shape)
         if count:
             kernel = _masked(x.element)
-            launch(kernel, -(-count // kernel.threads), x, (x.array, mask, result), (count, factor))
+            launch_threads(kernel, count, x, (x.array, mask, result), (count, factor))
     return result
 
 
@@ -138,7 +138,7 @@ def add(one: Any, other: Any) -> Any:
         count = math.prod(x.shape)
         if count:
             kernel = _added(x.element)
-            launch(kernel, -(-count // kernel.threads), x, (x.array, y.array, result), (count,))
+            launch_threads(kernel, count, x, (x.array, y.array, result), (count,))
     return result
 
 
@@ -166,7 +166,7 @@ def _copy_columns(
     count = math.prod(x.shape[:-1]) * width
     if count:
         sizes = count, width, *of, *into
-        launch(kernel, -(-count // kernel.threads), x, (x.array, result), sizes)
+        launch_threads(kernel, count, x, (x.array, result), sizes)
 
 
 # Dropout of inputs and of states, with one mask for all steps

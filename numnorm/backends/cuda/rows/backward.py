@@ -191,7 +191,7 @@ def backward_of_one_dtype(
 ) -> tuple[Any, ...]:
     """Return the same for a dy of the dtype of x; without gamma its gradient is an `element`.
 
-    `dtotal`, an array like x, is added to dx if rows fit the registers and gamma does not broadcast.
+    `dtotal` is added to dx. Then rows must fit the registers, and gamma must not broadcast.
     """
     of_mean, of_rstd = saved_statistics(norm, mean, rstd, layout, x)
     try:

@@ -16,9 +16,8 @@ from numnorm.backends.cuda.arrays.device_array import (
 )
 from numnorm.backends.cuda.arrays.known_calls import repeats
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
-from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, ElementType
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, VECTOR_BYTES, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
-from numnorm.backends.cuda.compiler.vector_access import BYTES
 from numnorm.backends.cuda.rows.arguments import (
     Addition,
     Parameter,
@@ -184,4 +183,4 @@ def all_aligned(
     """Return whether all arrays that a kernel accesses in 16-byte vectors are aligned."""
     # A kernel reads a parameter of another type, or one for each segment, element by element.
     in_vectors = [w.array for w in (scale, shift) if w.element == x.element and not layout.shared]
-    return not any(x.lib.address(array) % BYTES for array in (*arrays, *in_vectors))
+    return not any(x.lib.address(array) % VECTOR_BYTES for array in (*arrays, *in_vectors))

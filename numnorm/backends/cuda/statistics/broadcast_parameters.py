@@ -16,7 +16,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     with_array,
 )
 from numnorm.backends.cuda.arrays.gather_rows import in_dtype
-from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch
+from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, launch_threads
 from numnorm.backends.cuda.arrays.masks import in_rows
 from numnorm.backends.cuda.arrays.row_totals import write_row_totals
 from numnorm.backends.cuda.compiler.element_type import (
@@ -158,7 +158,7 @@ def _launch_gained(
     kernel = _gained(source.element, types[0], types[1], x.element, into, len(axes))
     count = math.prod(x.shape)
     given = source.array, *arrays, target, left_out
-    launch(kernel, -(-count // kernel.threads), x, given, (count, axes))
+    launch_threads(kernel, count, x, given, (count, axes))
 
 
 def write_sum(x: DeviceArray, source: Any, other: Any, target: Any) -> None:
@@ -167,7 +167,7 @@ def write_sum(x: DeviceArray, source: Any, other: Any, target: Any) -> None:
     kernel = _gained(x.element, None, x.element, x.element, x.element, 1)
     given = source, None, other, target, NOTHING_LEFT_OUT
     axes = axes_group(1)(Axis(count, 0, 1))
-    launch(kernel, -(-count // kernel.threads), x, given, (count, axes))
+    launch_threads(kernel, count, x, given, (count, axes))
 
 
 def _left_out(weighting: Weighting | None, x: DeviceArray) -> LeftOut:
@@ -342,5 +342,5 @@ def _sums(
     kernel: Kernel = _broadcast_sums(*kinds, *map(len, groups))
     table = float64_memory(x, 2 * parts * sums)
     arrays = x.array, None if dy is None else dy.array, table, left_out, centre
-    launch(kernel, -(-parts * sums // kernel.threads), x, arrays, (sizes, *groups))
+    launch_threads(kernel, parts * sums, x, arrays, (sizes, *groups))
     return _Sums(table, sizes)

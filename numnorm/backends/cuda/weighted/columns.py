@@ -17,7 +17,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     result,
 )
 from numnorm.backends.cuda.arrays.known_calls import repeats
-from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.arrays.launch import launch, launch_threads, on_device_of
 from numnorm.backends.cuda.columns.column_shape import ColumnShape, fold_shape
 from numnorm.backends.cuda.columns.columns import (
     broadcast_backward,
@@ -221,7 +221,7 @@ def _launch_each(
 ) -> None:
     """Launch a kernel with one thread for each channel."""
     if channels:
-        launch(kernel, -(-channels // kernel.threads), x, arrays, (channels, *numbers))
+        launch_threads(kernel, channels, x, arrays, (channels, *numbers))
 
 
 def merged_counted(mean: DeviceArray, moments: GivenMoments, other: GivenMoments) -> Any:
