@@ -1,4 +1,4 @@
-"""Every kind of kernel, compiled for one compute capability: ``python sass_kernels.py 9.0``.
+"""Every kind of kernel, compiled for compute capabilities: ``python sass_kernels.py 9.0 8.0``.
 
 It prints JSON: for each kernel its resources from ptxas and the counts of its operations. With
 ``--markdown FILE`` it writes a table, as `nox -s sass_all` does to ``build/gpu_kernels.md``.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 # The oldest that the compiler supports, and two common ones.
 CAPABILITIES = ("7.5", "8.0", "9.0")
-# The number of processes that compile the kernels for one capability.
+# The number of processes that compile the kernels.
 PIECES = 4
 
 # In the names of cooperative kernels, whose blocks are each alone on a multiprocessor.
@@ -569,38 +569,42 @@ def first_of_each_source(kernels):
     return list(firsts.values())
 
 
-def of_capability(capability, piece, sampled):
-    """Return the reports on one piece of all kernels by name."""
+def of_piece(capabilities, piece, sampled):
+    """Return the reports on one piece of all kernels by capability and name."""
     import sass
 
-    # Neighbours share functions, which are compiled once: a piece has no gaps.
+    # Neighbours share functions, which are typed once for all capabilities: a piece has no gaps.
     kernels = [named for family in FAMILIES for named in family()]
     kernels = first_of_each_source(kernels) if sampled else kernels
     first, last = (number * len(kernels) // PIECES for number in (piece, piece + 1))
-    with sass.pretended_device(tuple(int(part) for part in capability.split("."))) as device:
-        return {
-            name: sass.report(kernel, device.compute_capability)
-            for name, kernel in kernels[first:last]
-        }
-
-
-def of_all(capabilities, *, sampled=False):
-    """Return the reports on every kernel for each capability.
-
-    A new process compiles each piece of the kernels, because compiled functions remember their
-    capability. With `sampled`, only one kernel of each source and direction is compiled.
-    """
     told = {capability: {} for capability in capabilities}
-    asked = [(c, piece, sampled) for c in capabilities for piece in range(PIECES)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for (capability, *_), found in zip(asked, pool.map(_in_new_process, asked), strict=True):
-            told[capability].update(found)
+    for name, kernel in kernels[first:last]:
+        for capability in capabilities:
+            numbers = tuple(int(part) for part in capability.split("."))
+            with sass.pretended_device(numbers):
+                told[capability][name] = sass.report(kernel, numbers)
     return told
 
 
-def _in_new_process(asked):
-    script, (capability, piece, sampled) = str(Path(__file__).resolve()), asked
-    command = [sys.executable, script, capability, "--piece", str(piece)]
+def of_all(capabilities, *, sampled=False):
+    """Return the reports on every kernel for each capability, each piece from a new process.
+
+    With `sampled`, only one kernel of each source and direction is compiled.
+    """
+    told = {capability: {} for capability in capabilities}
+    compile_piece = functools.partial(_in_new_process, capabilities, sampled)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        # The last piece takes longest, so it begins first.
+        pieces = [*pool.map(compile_piece, reversed(range(PIECES)))]
+    for found in reversed(pieces):
+        for capability in capabilities:
+            told[capability].update(found[capability])
+    return told
+
+
+def _in_new_process(capabilities, sampled, piece):
+    script = str(Path(__file__).resolve())
+    command = [sys.executable, script, *capabilities, "--piece", str(piece)]
     command += ["--sampled"] if sampled else []
     told = subprocess.run(command, capture_output=True, text=True)
     if told.returncode:
@@ -650,12 +654,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("capabilities", nargs="*", default=CAPABILITIES)
     parser.add_argument("--markdown", type=Path, metavar="FILE")
-    parser.add_argument("--piece", type=int, choices=range(PIECES), help="only of one capability")
+    parser.add_argument("--piece", type=int, choices=range(PIECES), help="only a part of them")
     parser.add_argument("--sampled", action="store_true", help="only one kernel of each source")
     options = parser.parse_args()
     if options.piece is not None:
-        found = of_capability(options.capabilities[0], options.piece, options.sampled)
-        print(json.dumps(found))
+        print(json.dumps(of_piece(options.capabilities, options.piece, options.sampled)))
         return
     tables = of_all(options.capabilities, sampled=options.sampled)
     if options.markdown is None:
