@@ -291,12 +291,15 @@ def _make_whole_row(
 
     @inlined
     def whole_row(
-        arrays, peels, ahead, nontemporal, rstd, statistics, weights, coefficients, targets
-    ):
+        arrays, peels, ahead, nontemporal, rstd, statistics, c, weights, coefficients, targets,
+        totals,
+    ):  # fmt: skip
         dy, x, dx, dtotal = arrays
-        g, g_xhat, _, _ = gradient_lanes(
+        g, g_xhat, dy_xhat, grad = gradient_lanes(
             dy, x, _ZERO, x.size, peels[0], ahead, statistics, weights, targets
         )
+        collect(totals[0], c, np.float64(reduce_sum(dy_xhat)))
+        collect(totals[1], c, np.float64(reduce_sum(grad)))
         sum_g, sum_g_xhat = np.float64(reduce_sum(g)), np.float64(reduce_sum(g_xhat))
         means = means_of(sum_g, sum_g_xhat, rstd, coefficients)
         input_gradients(dy, x, dtotal, peels[1], statistics, weights, means, dx, nontemporal)
@@ -320,14 +323,14 @@ def _make_row(formula: Formula, element_type: ElementType, *, adds: bool) -> Cal
         mean, rstd = saved
         scale, mean_hi, mean_lo, factor = statistics_of(arrays[1], mean, rstd)
         size = arrays[1].size
-        # A row with a parameter for each element, or with none, is one segment.
-        if not is_by_channel(totals[0]) and scale == real(1) and size <= tuning.SUM_BLOCK_ELEMENTS:
+        if segments[1] == 1 and scale == real(1) and size <= tuning.SUM_BLOCK_ELEMENTS:
             statistics = None, mean_hi, mean_lo, factor
-            ahead = size if nontemporal or size >= prefetched else 0
+            streams = nontemporal and not is_by_channel(totals[0])
+            ahead = size if streams or size >= prefetched else 0
             whole_row(
-                arrays, peels, ahead, nontemporal, rstd, statistics,
+                arrays, peels, ahead, nontemporal, rstd, statistics, c,
                 (part(weights[0], c), part(weights[1], c)), coefficients,
-                (part(partial[0], c), part(partial[1], c)),
+                (part(partial[0], c), part(partial[1], c)), totals,
             )  # fmt: skip
         else:
             statistics = scale, mean_hi, mean_lo, factor
