@@ -67,7 +67,7 @@ def check_parameter_shape(name: str, shape: Shape, usual: Shape, meaning: str, o
 
 def check_float(name: str, dtype: np.dtype[Any]) -> None:
     """Raise unless an array holds real numbers."""
-    if dtype.kind in "fV":  # the dtypes of ml_dtypes are real numbers, too
+    if dtype.kind in "fV":  # ml_dtypes has kind V, too
         result_dtype(name, dtype)
     elif _result_dtype(dtype) is None:
         raise TypeError(f"{name} must hold real numbers, got dtype {_dtype_text(dtype)}")

@@ -31,7 +31,7 @@ _PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__dlpack_
 _ON_DISK = ("h5py", "netCDF4", "tables", "tensorstore", "zarr")
 
 # How many steps NumPy may take to find an element that two arrays share.
-_MOST_WORK: Any = 100_000  # NumPy's types allow -1 and 0
+MOST_WORK: Any = 100_000  # NumPy's types allow -1 and 0
 
 
 def is_masked(kind: type) -> bool:
@@ -146,7 +146,7 @@ def changes_other_elements(out: Array, array: Array) -> bool:
 def check_apart(name: str, array: Array, other: str, out: Array) -> None:
     """Raise if two outputs share memory."""
     try:
-        shared, verb = np.shares_memory(array, out, _MOST_WORK), "do"
+        shared, verb = np.shares_memory(array, out, MOST_WORK), "do"
     except np.exceptions.TooHardError:
         shared, verb = True, "may"
     if shared:

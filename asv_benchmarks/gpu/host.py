@@ -115,7 +115,7 @@ def without_a_device() -> None:
     target.Kernel.most_cooperative = lambda kernel, memory: 132  # type: ignore[method-assign]
     target.check_available = lambda: None  # type: ignore[assignment]
     launches._device_count = lambda: 1  # type: ignore[assignment]
-    target.Kernel.is_loaded = lambda kernel: True  # type: ignore[method-assign]
+    target.Kernel.is_loaded = lambda kernel, device: True  # type: ignore[method-assign]
     target.Kernel._on = lambda kernel, device: kernel  # type: ignore[method-assign]
     target.Kernel._configure = lambda *given, **options: None  # type: ignore[method-assign]
     launches._stream = lambda handle, device: handle  # type: ignore[assignment]

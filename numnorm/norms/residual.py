@@ -116,7 +116,7 @@ def add_layer_norm(
     residual : array_like
         Of the shape of x. On the host, integers and bool become float64, and arrays of two float
         dtypes are added in the wider one, float16 and bfloat16 in float32; on a device both have
-        one float dtype.
+        one float dtype. Labels, as of pandas, are not looked at.
     gamma, beta, axis, eps
         As for `layer_norm`.
     out : array, optional

@@ -45,16 +45,33 @@ def test_only_after_a_first_call(captured, name):
 @pytest.mark.parametrize("kind", [LSTM, GRU, RNN], ids=["lstm", "gru", "rnn"])
 @pytest.mark.parametrize("together", [False, True])
 def test_kernels_of_cells_are_loaded_before(captured, kind, together, monkeypatch):
-    """Their calls are never repeated, so each looks whether its kernels are loaded."""
-    case = Case(kind).to(captured.take, "float32")
+    """Their calls are never repeated, so each launch looks whether its kernel is loaded."""
+    case, asked, launched = Case(kind).to(captured.take, "float32"), set(), set()
+
+    def is_loaded(kernel, device, *, own=simulated_target.Kernel.is_loaded):
+        asked.add(kernel)
+        return own(kernel, device)
+
+    def noted(launch):
+        def launch_noted(kernel, *arguments):
+            launched.add(kernel)
+            return launch(kernel, *arguments)
+
+        return launch_noted
+
+    with persistent_kernels(together), monkeypatch.context() as patch:
+        patch.setattr(simulated_target.Kernel, "is_loaded", is_loaded)
+        for name in ("launch", "launch_cooperative"):
+            patch.setattr(simulated_target.Kernel, name, noted(vars(simulated_target.Kernel)[name]))
+        expected = case.run()
+    assert launched and launched <= asked
+    captured.capturing = True
     with persistent_kernels(together):
-        expected, captured.capturing = case.run(), True
-        with monkeypatch.context() as patch:
-            patch.setattr(simulated_target.Kernel, "is_loaded", lambda kernel: False)
-            with pytest.raises(RuntimeError, match=r"^a call must have been made before a graph"):
-                case.run()
         for name, found in case.run().items():
             np.testing.assert_array_equal(found.host, expected[name].host)
+        monkeypatch.setattr(simulated_target.Kernel, "is_loaded", lambda kernel, device: False)
+        with pytest.raises(RuntimeError, match=r"^a call must have been made before a graph of it"):
+            case.run()
 
 
 def test_kernels_of_streams_are_loaded_before(captured, monkeypatch):
@@ -62,7 +79,7 @@ def test_kernels_of_streams_are_loaded_before(captured, monkeypatch):
     expected, _ = numnorm.moving_norm_step(x, 2)
     captured.capturing = True
     np.testing.assert_array_equal(numnorm.moving_norm_step(x, 2)[0].host, expected.host)
-    monkeypatch.setattr(simulated_target.Kernel, "is_loaded", lambda kernel: False)
+    monkeypatch.setattr(simulated_target.Kernel, "is_loaded", lambda kernel, device: False)
     with pytest.raises(RuntimeError, match=r"^a call must have been made before a graph of it is"):
         numnorm.moving_norm_step(x, 2)
 

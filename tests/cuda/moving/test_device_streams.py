@@ -198,3 +198,18 @@ def test_errors(imported):
         numnorm.moving_norm_step(x, 3, state._replace(kept=kept), axis=0)
     with pytest.raises(TypeError, match=r"^state.kept must have dtype bool"):
         numnorm.moving_norm_step(x, 3, state._replace(kept=x), axis=0)
+
+
+@pytest.mark.parametrize("field", ["weight", "mean", "mean_lo", "variance"])
+def test_a_result_over_the_state(field, imported, order):
+    """The thread of one channel must not write a result where another has yet to read its state."""
+    take, x = imported("cupy").take, draw(6, 64)
+    _, state = numnorm.exponential_norm_step(take(x), 0.2, axis=0)
+    expected, _ = numnorm.exponential_norm_step(take(x), 0.2, state, axis=0)
+    memory, values = np.zeros(x.shape), getattr(state, field).host
+    held = memory.reshape(-1)[197 : 197 + 64]
+    held[:] = values
+    numnorm.exponential_norm_step(
+        take(x), 0.2, state._replace(**{field: take(held)}), axis=0, out=take(memory)
+    )
+    np.testing.assert_array_equal(memory, expected.host)

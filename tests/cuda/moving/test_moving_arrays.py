@@ -338,3 +338,18 @@ def test_errors(imported, name):
         backward(library.take(draw(19)), x, x, x, 1)
     with pytest.raises(ValueError, match=r"^out must have shape"):
         forward(x, 1, out=library.take(draw(19)))
+
+
+@pytest.mark.parametrize("norm, number", [("moving_norm", 3), ("exponential_norm", 0.2)])
+def test_gradients_over_the_mask(norm, number, imported, order):
+    take = imported("cupy").take
+    x, dy = np.random.default_rng(1).normal(size=(2, 6, 32)).astype(np.float32)
+    memory = np.zeros(x.size, np.float32)
+    memory.view(np.uint8)[:] = np.random.default_rng(2).random(memory.nbytes) < 0.7
+    mask, out = memory.view(bool)[: x.size].reshape(x.shape), memory.reshape(x.shape)
+    backward, where = getattr(numnorm, f"{norm}_backward"), mask.copy()
+    saved = getattr(numnorm, f"{norm}_forward")(x, number, where=where)[1:]
+    expected = backward(dy, x, *saved, number, where=where)
+    arrays = take(dy), take(x), *(take(np.array(one)) for one in saved)
+    backward(*arrays, number, where=take(mask), out=take(out))
+    np.testing.assert_allclose(out, expected, atol=1e-4)

@@ -368,7 +368,7 @@ class Kernel:
         self.grid_barriers = grid_barriers
         self._loaded = False
 
-    def is_loaded(self):
+    def is_loaded(self, device):
         return self._loaded
 
     def launch(self, blocks, stream, *arguments):

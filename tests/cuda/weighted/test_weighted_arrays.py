@@ -125,9 +125,10 @@ def test_outputs(name, imported):
         assert_close(host(found), wanted, 1e-5)
 
 
+@pytest.mark.parametrize("gain", [None, (6, 1)], ids=["", "gain of rows"])
 @pytest.mark.parametrize("name", ["layer_norm", "batch_norm"])
 @pytest.mark.parametrize("step", ["a row of weights", "weights begin later", "a mask"])
-def test_results_over_weights_and_masks(name, step, imported, order):
+def test_results_over_weights_and_masks(name, step, gain, imported, order):
     """Threads that write results early must not change what others have yet to read."""
     take = imported("cupy").take
     x, dy = draw((6, 32), seed=1), draw((6, 32), seed=2)
@@ -137,14 +138,16 @@ def test_results_over_weights_and_masks(name, step, imported, order):
     given = {
         "a row of weights": {"weights": out[:1]},
         "weights begin later": {"weights": memory[8 : 8 + x.size].reshape(x.shape)},
-        "a mask": {"where": out.view(bool)[:, : x.shape[1]]},
+        "a mask": {"where": memory.view(bool)[: x.size].reshape(x.shape)},
     }[step]
     if step == "a mask":
         memory.view(np.uint8)[:] = np.random.default_rng(4).random(memory.nbytes) < 0.7
     ((keyword, values),), held = given.items(), memory.copy()
-    expected = on_host(f"{name}_forward", x, **{keyword: values.copy()})
-    wanted = on_host(f"{name}_backward", dy, x, *expected[1:], **{keyword: values.copy()})
-    there = {keyword: take(values)}
+    gamma = {} if gain is None else {"gamma": draw(gain, seed=5)}
+    here, there = {keyword: values.copy(), **gamma}, {keyword: take(values)}
+    there |= {each: take(array) for each, array in gamma.items()}
+    expected = on_host(f"{name}_forward", x, **here)
+    wanted = on_host(f"{name}_backward", dy, x, *expected[1:], **here)
     y = getattr(numnorm, name)(take(x), **there, out=take(out)).host.copy()
     memory[:] = held
     saved = [take(np.array(one)) for one in expected[1:]]

@@ -323,8 +323,10 @@ def _make_row(formula: Formula, element_type: ElementType, *, adds: bool) -> Cal
         mean, rstd = saved
         scale, mean_hi, mean_lo, factor = statistics_of(arrays[1], mean, rstd)
         size = arrays[1].size
+        # One segment has a parameter for each element, one for the row, or none.
         if segments[1] == 1 and scale == real(1) and size <= tuning.SUM_BLOCK_ELEMENTS:
             statistics = None, mean_hi, mean_lo, factor
+            # Beside one sum for each channel, a prefetch of streamed rows took longer.
             streams = nontemporal and not is_by_channel(totals[0])
             ahead = size if streams or size >= prefetched else 0
             whole_row(

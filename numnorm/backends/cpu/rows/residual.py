@@ -9,7 +9,7 @@ from numnorm.arguments import check_shape
 from numnorm.array_likes import as_plain_array, check_apart, check_out
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling
 from numnorm.backends.cpu.compiler.jit import Kernel
-from numnorm.backends.cpu.compiler.parallel import is_small, run
+from numnorm.backends.cpu.compiler.parallel import is_serial, is_small, run
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
     Order,
@@ -34,6 +34,7 @@ from numnorm.backends.cpu.rows.rows import (
 )
 from numnorm.backends.cpu.rows.tiles import widest
 from numnorm.backends.cpu.simd.element_type import ElementType
+from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.layouts import RowLayout
 
 _NOTHING = np.empty(0), np.empty(0)
@@ -68,7 +69,8 @@ def added_forward(
         check_apart("out", out, "total_out", total_out)
     plan = forward_plan(norm, x.dtype, layout, scaling)
     # In a cache the two calls are as fast. Halves, which NumPy adds slowly, are never `usual`.
-    if plan.usual or plan.small or not _none_broadcasts(gamma, beta, layout=layout):
+    as_fast = plan.usual or plan.small or _gains_by_threads_alone(plan)
+    if as_fast or not _none_broadcasts(gamma, beta, layout=layout):
         free = total_out is not None and _is_free_to_write(
             total_out, norm, gamma, beta, layout, plan
         )
@@ -80,6 +82,12 @@ def added_forward(
             total_out[...] = total
         return y, total_out, mean, rstd
     return _in_blocks(plan, norm, x, residual, gamma, beta, layout, out, total_out, save)
+
+
+def _gains_by_threads_alone(plan: Plan) -> bool:
+    """Return whether one thread takes longer for the kernel than for the two calls."""
+    is_half = plan.element_type.storage_dtype.itemsize == 2
+    return not is_half and has_avx512() and is_serial(2 * plan.work, plan.parts)
 
 
 def _none_broadcasts(*parameters: Any, layout: RowLayout) -> bool:

@@ -5,6 +5,7 @@ which of them are equal or aligned, and whether memory that was apart still is. 
 what the first one did, and launches the same kernels.
 """
 
+import contextlib
 import functools
 import inspect
 import operator
@@ -171,7 +172,9 @@ def _recorded(
     if recording.overlap:
         return result
     if len(_calls) >= _MOST_CALLS:
-        _calls.pop(next(iter(_calls)), None)  # the oldest
+        # Another thread may add or forget a call meanwhile.
+        with contextlib.suppress(RuntimeError, StopIteration):
+            _calls.pop(next(iter(_calls)), None)  # the oldest
     pattern = _pattern(_addresses(x.lib, given))  # valid, as the function has checked the arrays
     known = _known_call(recording, given, result, x.lib) if recording.complete else None
     _calls.setdefault(key, {})[pattern] = known

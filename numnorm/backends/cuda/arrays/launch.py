@@ -54,7 +54,7 @@ def launch(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: 
     the arrays, None becomes the address 0, numbers stay numbers, and NamedTuples become NamedTuples
     of addresses. The host waits only if the library hides the stream of its own work.
     """
-    check_loaded(kernel, x.lib)
+    check_loaded(kernel, x)
     stream = x.lib.stream(x.array)
     numbers = kernel.numbers((*_addresses(x.lib, arrays), *arguments))
     kernel.launch_numbers(blocks, stream, numbers)
@@ -72,7 +72,7 @@ def launch_cooperative(
     kernel: Kernel, blocks: int, memory: int, x: DeviceArray, arrays: Any, arguments: Any
 ) -> None:
     """Launch a kernel whose blocks wait for each other, each with `memory` bytes to share."""
-    check_loaded(kernel, x.lib)
+    check_loaded(kernel, x)
     stream, addresses = x.lib.stream(x.array), _addresses(x.lib, arrays)
     kernel.launch_cooperative(blocks, stream, memory, *addresses, *arguments)
     wait_if_hidden(x, stream)
@@ -80,10 +80,10 @@ def launch_cooperative(
         CURRENT.recording.complete = False
 
 
-def check_loaded(kernel: Kernel, library: ArrayLibrary) -> None:
+def check_loaded(kernel: Kernel, x: DeviceArray) -> None:
     """Raise if a kernel would be loaded while a graph is captured."""
-    if not kernel.is_loaded():
-        check_not_capturing(library)
+    if not kernel.is_loaded(x.device):
+        check_not_capturing(x.lib)
 
 
 def check_not_capturing(library: ArrayLibrary) -> None:

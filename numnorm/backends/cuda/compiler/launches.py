@@ -133,9 +133,9 @@ class Kernel:
         of_one = kernel.occupancy.max_active_blocks_per_multiprocessor(self.threads, memory)
         return int(of_one) * limits.multiprocessors
 
-    def is_loaded(self) -> bool:
-        """Return whether the current device has the kernel."""
-        return _current_device() in self._loaded
+    def is_loaded(self, device: int) -> bool:
+        """Return whether a device has the kernel."""
+        return device in self._loaded
 
     def _on(self, device: int) -> Any:
         """Return the kernel, loaded for a device."""

@@ -115,12 +115,16 @@ def normalized(
     layout: MovingLayout,
     out: Any,
     save: bool,
+    state: tuple[Any, ...] = (),
 ) -> tuple[Any, Any, Any]:
-    """Return y, mean and rstd for the caller, from a function that launches the kernels."""
+    """Return y, mean and rstd for the caller, from a function that launches the kernels.
+
+    The `state` is other arrays that these read; some may be None.
+    """
     with on_device_of(x):
         source = contiguous(x)
         of_x = given(source, weighting, layout)
-        output = output_apart(x, out, (source.array, of_x.marks.keep))
+        output = output_apart(x, out, (source.array, of_x.marks.keep, *state))
         element, saved = new_statistics(x, save)
         if 0 not in x.shape:
             launch_norm(of_x, element, output.target, saved)
@@ -128,7 +132,8 @@ def normalized(
 
 
 Gradient = Callable[[DeviceArray, Given, ElementType, StepStatistics, Any], Any]
-"""A function of dy, x, the type of the statistics, the statistics, and what it writes."""
+"""A function of dy, x and its missing steps, the type of the statistics, the statistics, and what
+it writes."""
 
 
 def dx_of(

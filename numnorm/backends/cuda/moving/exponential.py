@@ -74,7 +74,7 @@ def _exponential_forward(
         arrays = of_x.x.array, of_x.marks, y, saved, stream
         _launch(kernel, of_x.x, of_x.sequences, arrays, (_weights(decay, layout),))
 
-    return normalized(launch_norm, x, weighting, layout, out, save)
+    return normalized(launch_norm, x, weighting, layout, out, save, stream.before)
 
 
 exponential_forward = functools.partial(masked_exponential_forward, None)

@@ -68,7 +68,7 @@ class StepLaunches:
     def __init__(
         self, kernel: Kernel, x: DeviceArray, blocks: Any, arguments: tuple[Any, ...]
     ) -> None:
-        check_loaded(kernel, x.lib)
+        check_loaded(kernel, x)
         self._kernel, self._library = kernel, x.lib
         self._stream, self._blocks = x.lib.stream(x.array), blocks.tolist()
         self._numbers = kernel.numbers(tuple(map(_of_first_step, arguments)))

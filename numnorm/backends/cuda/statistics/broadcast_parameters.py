@@ -194,13 +194,13 @@ def forward(
     """Return what `normalize` does, with parameters; raise the error if none of them broadcasts."""
     check_all(parameters, x.shape, error)
     given = [None if p.array is None else p.array.array for p in parameters]
-    output = output_like(x, None, out, tuple(given))
     wide = compute_element_type(x.element)
     source = with_array(x, x.lib.contiguous(x.array))
+    left_out = _left_out(weighting, source)
+    output = output_like(x, None, out, (*given, *left_out))
     y, *others = normalize(in_dtype(source, wide))
     if math.prod(x.shape):
         plain = with_array(x, x.lib.contiguous(y), element=wide)
-        left_out = _left_out(weighting, source)
         _launch_gained(plain, parameters, view, output.target, x.element, x, left_out)
     return result(output, x, None), *others
 

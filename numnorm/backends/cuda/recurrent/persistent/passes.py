@@ -107,7 +107,7 @@ def _planned(
     if plan is None:
         return None
     kernel = make(kind, spec, x.element, plan.shape)
-    check_loaded(kernel, x.lib)
+    check_loaded(kernel, x)
     # The plan only estimates the registers, and a driver may reserve a part of the device.
     fits = plan.blocks <= _most_blocks(kernel, plan.memory, x.device)
     return functools.partial(run, plan, kernel) if fits else None
