@@ -134,7 +134,7 @@ def test_the_compiler_and_its_version_are_in_a_name(kernels, monkeypatch, name, 
     assert other.partition("/")[0] != before.partition("/")[0]
 
 
-def test_the_library_that_kernels_are_linked_with_is_in_a_name(kernels, monkeypatch, tmp_path):
+def test_the_library_for_grid_barriers_is_in_a_name(kernels, monkeypatch, tmp_path):
     from numnorm.backends.cuda.compiler import machine_code
 
     names, library = {kernels.name_of(kernels.kernel_of())}, tmp_path / "libcudadevrt.a"

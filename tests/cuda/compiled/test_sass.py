@@ -18,14 +18,16 @@ MOST_REGISTERS, MOST_ALONE, MOST_STACK_ALONE = 128, 255, 80
 # of a rare division's slow path. An array there would take 64 bytes or more.
 MOST_STACK = 32
 # The widest blocks of gradients and the moments along contiguous elements fill all registers. They
-# keep some words more, but no array.
-FULL, MOST_STACK_FULL, MOST_SAVED_FULL = re.compile("512 × 1 threads|moments, along"), 56, 72
+# keep some words more; several words may take turns in one place of the stack.
+FULL = re.compile("row backward.*512 × 1 threads|moments, along")
+MOST_STACK_FULL, MOST_SPILLED_FULL = 56, 72
 # A saved statistic in float64 takes a sum, some products and perhaps a quotient; moments of
 # channels are merged in float64, a few of them at the end of a block.
 MOST_DOUBLE, MOST_TO_MERGE = 40, 150
 
 
-# All kernels take a quarter of an hour. One of each source tells most of what they all do.
+# All kernels take a quarter of an hour on two cores. One of each source tells most of what they
+# all do.
 ON_EACH = pytest.mark.parametrize(
     ("capability", "sampled"),
     [
@@ -51,11 +53,11 @@ def reports(sampled):
 def test_nothing_is_kept_in_slow_memory(capability, sampled):
     for name, found in compiled(capability, sampled).items():
         alone = ALL_STEPS in name
-        most = saved = MOST_STACK_ALONE if alone and "float64" in name else MOST_STACK
+        most = spilled = MOST_STACK_ALONE if alone and "float64" in name else MOST_STACK
         if FULL.search(name):
-            most, saved = MOST_STACK_FULL, MOST_SAVED_FULL
+            most, spilled = MOST_STACK_FULL, MOST_SPILLED_FULL
         if WIDE not in name:
-            assert found["stack"] <= most and found["spilled"] <= saved, name
+            assert found["stack"] <= most and found["spilled"] <= spilled, name
         assert found["registers"] <= (MOST_ALONE if alone else MOST_REGISTERS), name
 
 

@@ -223,7 +223,7 @@ def test_an_infinite_gradient_is_infinite(order):
 
 # How many threads work on a segment, and how long it is: threads that turn to it several times or
 # not at all, teams of a warp and of parts of one, and the block, which takes one at a time.
-RUNS = {
+SEGMENTS = {
     "one thread each": (RowShape(1, 64, 0, True), 24),
     "a part of a warp each": (RowShape(8, 8, 0, False), 75),
     "a warp each": (RowShape(32, 2, 0, True), 88),
@@ -234,11 +234,11 @@ RUNS = {
 
 
 @pytest.mark.parametrize("groups", [1, 3])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", SEGMENTS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_group_norm(name, groups, dtype, order):
     dtype = element_type(dtype)
-    shape, inner = RUNS[name]
+    shape, inner = SEGMENTS[name]
     x, dy = draw(dtype, 2, 6, inner, mean=3), draw(dtype, 2, 6, inner, seed=1)
     gamma = draw(dtype, 6, mean=1, seed=2)
     if not shape.whole:
@@ -253,10 +253,10 @@ def test_group_norm(name, groups, dtype, order):
 
 
 @pytest.mark.parametrize("place", ["x", "dy"])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", SEGMENTS)
 def test_instance_norm_in_place(name, place, order):
     """Without gamma; the teams that have no segment change none."""
-    shape, inner = RUNS[name]
+    shape, inner = SEGMENTS[name]
     x, dy = draw(np.float32, 2, 3, inner), draw(np.float32, 2, 3, inner, seed=1)
     _, mean, rstd = reference.group_norm(x, groups=3)
     expected = reference.group_norm_backward(dy, x, groups=3)
@@ -269,7 +269,7 @@ def test_instance_norm_in_place(name, place, order):
 @pytest.mark.parametrize("of", ["bfloat16", "float64"])
 def test_one_parameter_of_another_type(of, order):
     """As a norm without a mean would have it of segments."""
-    shape, inner = RUNS["the block, odd"]
+    shape, inner = SEGMENTS["the block, odd"]
     x, dy = draw(np.float32, 2, 3 * inner), draw(np.float32, 2, 3 * inner, seed=1)
     gamma = draw(element_type(of), 3, mean=1, seed=2)
     rstd = np.float64(reference.rms_norm(x)[1])
@@ -329,7 +329,7 @@ def test_sums_of_a_wide_row(kernels, order):
 
 
 def test_an_infinite_gradient_of_a_segment_is_infinite(order):
-    shape, inner = RUNS["a part of a warp each"]
+    shape, inner = SEGMENTS["a part of a warp each"]
     x, dy = draw(np.float32, 2, 3 * inner), draw(np.float32, 2, 3 * inner, seed=1)
     dy[1, inner + 3] = np.inf
     case = Case(shape, segment=inner, channels=3, shared=True)

@@ -136,7 +136,7 @@ def wide_row_gradient_kernels():
         kind = f"wide row backward {kind} {formula.name}"
         return f"{kind} {element.name}, {threads}, {place_of(shape)}"
 
-    def by_runs(formula, element, parameters, *shape):
+    def by_segments(formula, element, parameters, *shape):
         shape = RowShape(*shape)
         weights = Weights(element if parameters else None, None, shared=parameters > 0)
         kernel = loop.make_row_backward_loop(formula, element, FLOAT64, weights, parameters, shape)
@@ -153,13 +153,13 @@ def wide_row_gradient_kernels():
         return name_of("by column", formula, element, shape), kernel
 
     for element, place in row_places():
-        yield by_runs(AFFINE, element, 2, 512, 1, 0, *place)
-        yield by_runs(AFFINE, element, 2, 32, 16, 0, *place)
+        yield by_segments(AFFINE, element, 2, 512, 1, 0, *place)
+        yield by_segments(AFFINE, element, 2, 32, 16, 0, *place)
         yield coefficients(AFFINE, element, *place)
         yield by_columns(AFFINE, element, 2, *place)
     yield coefficients(GAIN, FLOAT32, True)
     yield by_columns(GAIN, FLOAT32, 1, True)
-    yield by_runs(ADA.formula, FLOAT32, 0, 512, 1, 0, True)
+    yield by_segments(ADA.formula, FLOAT32, 0, 512, 1, 0, True)
 
 
 def moving_kernels():
@@ -219,7 +219,7 @@ def weighted_row_kernels():
             yield f"weighted columns backward {what}", kernel
         else:
             kernel = weighted.make_weighted_segments(formula, types, count, shape)
-            yield f"weighted runs backward {what}", kernel
+            yield f"weighted segments backward {what}", kernel
 
     for element, width in itertools.product((FLOAT32, FLOAT64), (64, 4096)):
         yield from kernels(AFFINE, element, 2, width)

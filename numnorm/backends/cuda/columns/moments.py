@@ -11,7 +11,7 @@ from numnorm.backends.contract.backend import GivenMoments
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, in_order, with_array
 from numnorm.backends.cuda.arrays.gather_rows import gather_rows
 from numnorm.backends.cuda.arrays.known_calls import repeats
-from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
+from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, launch_threads, on_device_of
 from numnorm.backends.cuda.arrays.row_totals import write_row_totals
 from numnorm.backends.cuda.columns.column_shape import (
     IN_ORDER,
@@ -107,8 +107,8 @@ def merged_moments(
         kernel = _two_moments()
         arrays = [statistic.array for statistic in (*ours, *theirs, *merged)]
         if channels:
-            blocks = -(-channels // kernel.threads)
-            launch(kernel, blocks, mean, arrays, (channels, float(count), float(others)))
+            numbers = channels, float(count), float(others)
+            launch_threads(kernel, channels, mean, arrays, numbers)
         new_mean, m2, mean_lo = (in_shape_of(mean, statistic) for statistic in merged)
         return new_mean, m2, mean_lo
 

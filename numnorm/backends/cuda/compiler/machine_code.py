@@ -144,7 +144,7 @@ def _build() -> str | None:
         return None
     versions = [_version(package) for package in (*compiler.PACKAGES, *_LINKERS)]
     settings = [repr(getattr(compiler.config, name)) for name in _SETTINGS]
-    # Kernels are linked with this library. It also tells apart toolkits that are not from pip.
+    # Kernels with grid barriers are linked with it. It also tells toolkits of the system apart.
     with contextlib.suppress(OSError):
         versions.append(hashlib.blake2b(device_runtime().read_bytes()).hexdigest())
     parts = token, compiler.NAME, versions, sys.version, settings

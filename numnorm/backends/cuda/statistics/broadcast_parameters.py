@@ -16,7 +16,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     with_array,
 )
 from numnorm.backends.cuda.arrays.gather_rows import in_dtype
-from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, launch_threads
+from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch_threads
 from numnorm.backends.cuda.arrays.masks import in_rows
 from numnorm.backends.cuda.arrays.row_totals import write_row_totals
 from numnorm.backends.cuda.compiler.element_type import (
@@ -317,8 +317,8 @@ def _lost_means(
     table, sizes = _sums(x, None, mean.element, centre, kept, summed, left_out)
     lost = float64_memory(x, sizes.sums)
     kernel: Kernel = _lost_means_of(mean.element)
-    blocks = -(-sizes.sums // kernel.threads)
-    launch(kernel, blocks, x, (table, mean.array, lost), (sizes, most_lost(mean.element)))
+    numbers = sizes, most_lost(mean.element)
+    launch_threads(kernel, sizes.sums, x, (table, mean.array, lost), numbers)
     return lost
 
 

@@ -19,7 +19,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     as_parameter,
     with_array,
 )
-from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.arrays.launch import launch_threads, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
@@ -389,5 +389,4 @@ def _launch_each(
     """Launch a kernel with one thread for each value."""
     count = math.prod(values.shape)
     if count:
-        blocks = -(-count // kernel.threads)
-        launch(kernel, blocks, x, (values.array, other), (count, *numbers))
+        launch_threads(kernel, count, x, (values.array, other), (count, *numbers))
