@@ -1,8 +1,8 @@
 """The time of the host for calls on a device: ``python -m gpu.host``, which needs no device.
 
 Tensors of a made-up PyTorch stand for arrays, and a made-up driver counts launches. So the time is
-that of numnorm's own Python; a real library's tensors and a real driver take longer. numba-cuda is
-needed, as for kernels.
+that of numnorm's own Python; a real library's tensors and a real driver take longer. One of both
+compilers is needed, as for kernels.
 
 The time of a cell's step is the difference of sequences of 101 steps and of 1 step, by the number
 of steps between them.
