@@ -101,6 +101,22 @@ def test_float64_gradients_far_from_0_at_any_width(name, width):
     assert_backward(norm, norm.draw(np.float64, seed=1), x, 1e-5)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("shape, channel_axis", [((2, 2), 0), ((50, 6), 1), ((8, 6, 20), 1)])
+def test_float64_gradients_of_a_channel_beside_one_far_from_0(shape, channel_axis, masked):
+    """The mean of a channel near 0 is not summed again, whatever the other channels are."""
+    x, dy = np.random.default_rng(0).normal(0.5, 1, (2, *shape))
+    options = {"channel_axis": channel_axis} | ({"where": dy < 1} if masked else {})
+    first, others = (np.moveaxis(x, channel_axis, 0)[part] for part in (0, slice(1, None)))
+    found = []
+    for offset in (0.0, 1e9, np.nan):
+        first[...] = first - first.mean() + offset
+        _, mean, rstd = numnorm.batch_norm_forward(x, **options)
+        dx, dgamma, _ = numnorm.batch_norm_backward(dy, x, mean, rstd, **options)
+        found.append((np.moveaxis(dx, channel_axis, 0)[1:].tobytes(), dgamma[1:].tobytes()))
+    assert found[0] == found[1] == found[2] and np.all(np.isfinite(others))
+
+
 @pytest.mark.parametrize("function", ["layer_norm", "batch_norm"])
 def test_float64_gradients_keep_a_mean_that_the_caller_chose(function):
     x, dy = draw(np.float64, 1e6, rows=40, width=40), draw(np.float64, rows=40, width=40, seed=1)

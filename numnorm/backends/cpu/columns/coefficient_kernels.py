@@ -159,8 +159,9 @@ def make_centre_coefficients(element_type: ElementType) -> Function:
 
     def kernel(mean, rstd, table):
         scaled, lost = centre_coefficients(mean, rstd, table), 0
+        mean_hi, scaled_rstd = table[1], table[2]
         for c in range(mean.size):
-            lost += 1 if abs(mean[c]) * rstd[c] > far else 0
+            lost += 1 if abs(mean_hi[c]) * scaled_rstd[c] > far else 0
         return scaled, lost > 0
 
     return make_function(f"column_coefficients.centre.{element_type.name}", kernel)

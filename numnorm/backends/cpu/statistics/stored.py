@@ -17,7 +17,7 @@ from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
 from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
 from numnorm.backends.cpu.memory.kernel_arrays import window
 from numnorm.backends.cpu.simd.element_type import element_type_of
-from numnorm.backends.cpu.statistics.saved import MOST_LOST, make_sum_of_deviations
+from numnorm.backends.cpu.statistics.saved import FAR, MOST_LOST, make_sum_of_deviations
 from numnorm.backends.formulas.norms import moved
 from numnorm.layouts import ColumnLayout, RowLayout
 
@@ -98,10 +98,10 @@ def make_restored_means() -> Function:
     channels are 0 at first.
     """
     sum_of_deviations = make_sum_of_deviations(element_type_of(np.dtype(np.float64)))
-    most_lost = MOST_LOST
+    far, most_lost = FAR, MOST_LOST
 
     def kernel(x, inner, sums, table):
-        scale, mean, mean_lo = table[0], table[1], table[3]
+        scale, mean, rstd, mean_lo = table[0], table[1], table[2], table[3]
         channels = sums.size
         for j in range(0, x.size, channels * inner):
             for c in range(channels):
@@ -112,7 +112,8 @@ def make_restored_means() -> Function:
                     sums[c] += sum_of_deviations(values, scale[c], mean[c])
         for c in range(channels):
             lost = sums[c] / (x.size // channels)
-            if abs(lost) <= most_lost * abs(mean[c]):
+            # A channel near 0 keeps its mean, whatever other channels are.
+            if abs(mean[c]) * rstd[c] > far and abs(lost) <= most_lost * abs(mean[c]):
                 mean_lo[c] = lost
 
     return make_function("stored_statistics.restored_means", kernel)

@@ -31,7 +31,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
 from numnorm.backends.cpu.memory.left_out import filling_of, kept_by
 from numnorm.backends.cpu.simd.element_type import in_float64
 from numnorm.backends.cpu.statistics import broadcast_parameters
-from numnorm.backends.cpu.statistics.saved import MOST_LOST
+from numnorm.backends.cpu.statistics.saved import FAR, MOST_LOST
 from numnorm.backends.cpu.weighted.arrays import column_weights, kept_of
 from numnorm.backends.cpu.weighted.column_forward import (
     make_masked_fold,
@@ -248,9 +248,9 @@ def _restore_means(
     _, exact, exact_lo, _ = _moments(weighting, x, layout)[0]
     with np.errstate(all="ignore"):
         lost = (exact - mean) + exact_lo
-        rounding = np.abs(lost) <= MOST_LOST * np.abs(mean)
-        mean_lo = table[3, : mean.size]
-        mean_lo[...] = np.where(rounding, lost * table[0, : mean.size], mean_lo)
+        scale, mean_hi, rstd, mean_lo = table[:4, : mean.size]
+        far, rounding = np.abs(mean_hi) * rstd > FAR, np.abs(lost) <= MOST_LOST * np.abs(mean)
+        mean_lo[...] = np.where(far & rounding, lost * scale, mean_lo)
 
 
 def _broadcast_backward(
