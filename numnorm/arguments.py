@@ -41,6 +41,13 @@ def _result_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     return np.dtype(np.float64) if dtype.kind in "biu" else None
 
 
+def wider_float(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype that holds all digits of two float dtypes, in the native byte order."""
+    if one == other:
+        return one
+    return np.dtype(np.float64 if np.float64 in (one, other) else np.float32)
+
+
 def check_shape(name: str, shape: Shape, expected: Shape, meaning: str) -> None:
     """Raise unless an array has the expected shape."""
     if shape != expected:

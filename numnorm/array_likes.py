@@ -31,7 +31,7 @@ _PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__dlpack_
 _ON_DISK = ("h5py", "netCDF4", "tables", "tensorstore", "zarr")
 
 # How many steps NumPy may take to find an element that two arrays share.
-MOST_WORK: Any = 100_000  # NumPy's types allow -1 and 0
+_MOST_WORK: Any = 100_000  # NumPy's types allow -1 and 0
 
 
 def is_masked(kind: type) -> bool:
@@ -143,13 +143,17 @@ def changes_other_elements(out: Array, array: Array) -> bool:
     return not same and np.may_share_memory(out, array)
 
 
-def check_apart(name: str, array: Array, other: str, out: Array) -> None:
-    """Raise if two outputs share memory."""
+def sharing(one: Array, other: Array) -> str:
+    """Return "do" if arrays share memory, "may" if it takes too long to tell, otherwise ""."""
     try:
-        shared, verb = np.shares_memory(array, out, MOST_WORK), "do"
+        return "do" if np.shares_memory(one, other, _MOST_WORK) else ""
     except np.exceptions.TooHardError:
-        shared, verb = True, "may"
-    if shared:
+        return "may"
+
+
+def check_apart(name: str, other: str, verb: str) -> None:
+    """Raise if two outputs do or may share memory, by the answer of `sharing`."""
+    if verb:
         raise ValueError(f"{name} and {other} must not share memory, got arrays that {verb}")
 
 

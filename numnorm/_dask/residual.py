@@ -15,6 +15,7 @@ from numnorm.arguments import (
     check_parameter_shape,
     check_shape,
     result_dtype,
+    wider_float,
 )
 from numnorm.array_likes import library_of
 from numnorm.layouts import row_layout
@@ -56,10 +57,8 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         return _gradients(norm, arrays, options)
     x, residual = (_as_float(name, arrays.pop(name)) for name in ("x", "residual"))
     check_shape("residual", residual.shape, x.shape, "the shape of x")
-    if x.dtype != residual.dtype:
-        wide = np.float64 if np.float64 in (x.dtype, residual.dtype) else np.float32
-        x, residual = x.astype(wide), residual.astype(wide)
-    total = _sum_of(x, residual)
+    wide = wider_float(x.dtype, residual.dtype)
+    total = _sum_of(x.astype(wide), residual.astype(wide))
     normalized = norm(total, **arrays, **options)
     y, *saved = normalized if isinstance(normalized, tuple) else (normalized,)
     return made(y, total, *saved)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import Shape, check_float, check_shape, result_dtype
+from numnorm.arguments import Shape, check_float, check_shape, result_dtype, wider_float
 from numnorm.array_likes import as_plain_array, check_out
 from numnorm.backends.cpu.memory.placement import address_of, empty_like, writable_alias
 from numnorm.backends.cpu.simd.element_type import ElementType
@@ -90,9 +90,8 @@ def wider_dtype(name: str, value: Any, x: Array) -> np.dtype[Any] | None:
     """Return the dtype that holds all digits of x and of a gradient; None if x has it already."""
     if type(value) is np.ndarray and value.dtype is x.dtype:
         return None
-    dtype, own = as_float_array(name, value).dtype, x.dtype
-    wide = own if dtype == own else (_FLOAT64 if _FLOAT64 in (dtype, own) else _FLOAT32)
-    return None if wide == own else wide
+    wide = wider_float(x.dtype, as_float_array(name, value).dtype)
+    return None if wide == x.dtype else wide
 
 
 def in_wider_dtype(

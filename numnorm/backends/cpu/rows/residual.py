@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_shape
-from numnorm.array_likes import as_plain_array, check_apart, check_out
+from numnorm.array_likes import as_plain_array, check_apart, check_out, sharing
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import is_serial, is_small, run
@@ -66,7 +66,7 @@ def added_forward(
         if array is not None:
             check_out(array, x, "x", name)
     if out is not None and total_out is not None:
-        check_apart("out", out, "total_out", total_out)
+        check_apart("out", "total_out", sharing(out, total_out))
     plan = forward_plan(norm, x.dtype, layout, scaling)
     # In a cache the two calls are as fast. Halves, which NumPy adds slowly, are never `usual`.
     as_fast = plan.usual or plan.small or _gains_by_threads_alone(plan)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import FLOATS, Shape, check_shape
-from numnorm.array_likes import MOST_WORK
+from numnorm.array_likes import sharing as sharing_on_host
 from numnorm.backends.cuda.arrays.libraries import LIBRARIES, ArrayLibrary, library_of
 from numnorm.backends.cuda.arrays.recording import CURRENT
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, ElementType
@@ -223,21 +223,12 @@ def overlap(library: ArrayLibrary, one: Any, other: Any) -> bool:
     return extents[0].meets(extents[1])
 
 
-def share_memory(library: ArrayLibrary, one: Any, other: Any) -> bool:
-    """Return whether arrays share memory; strided ones may lie in each other's gaps."""
+def sharing(library: ArrayLibrary, one: Any, other: Any) -> str:
+    """Return what `array_likes.sharing` does; strided arrays may lie in each other's gaps."""
     if library.is_contiguous(one) and library.is_contiguous(other):
-        return overlap(library, one, other)
+        return "do" if overlap(library, one, other) else ""
     # Calls with strided arrays are not repeated without this check.
-    try:
-        return np.shares_memory(_shadow(library, one), _shadow(library, other), MOST_WORK)
-    except np.exceptions.TooHardError:
-        return True  # they may
-
-
-def check_apart(library: ArrayLibrary, name: str, array: Any, other: str, out: Any) -> None:
-    """Raise if two outputs share memory."""
-    if share_memory(library, array, out):
-        raise ValueError(f"{name} and {other} must not share memory, got arrays that do")
+    return sharing_on_host(_shadow(library, one), _shadow(library, other))
 
 
 def _shadow(library: ArrayLibrary, array: Any) -> np.ndarray[Any, Any]:

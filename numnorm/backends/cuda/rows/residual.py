@@ -6,15 +6,16 @@ Rows that fit the registers are added by the kernel of the norm, others by a ker
 import math
 from typing import Any
 
+from numnorm.array_likes import check_apart
 from numnorm.backends.contract.gains import check_all, parameters_of_rows
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
     as_parameter,
-    check_apart,
     check_out,
     output_like,
     result,
+    sharing,
     with_array,
 )
 from numnorm.backends.cuda.arrays.known_calls import repeats
@@ -62,7 +63,7 @@ def added_forward(
             if array is not None:
                 check_out(name, array, x)
         if out is not None and total_out is not None:
-            check_apart(x.lib, "out", out, "total_out", total_out)
+            check_apart("out", "total_out", sharing(x.lib, out, total_out))
         gamma, beta, weights = _parameters(norm, gamma, beta, layout, x)
         inputs = source, other, gamma, beta
         total = output_like(x, None, total_out, inputs, name="total_out")

@@ -11,12 +11,12 @@ from typing import Any
 
 from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import SMALLEST_VARIANCE
-from numnorm.backends.cuda.arrays import device_array
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
     as_companion,
     as_float_array,
     as_parameter,
+    sharing,
     with_array,
 )
 from numnorm.backends.cuda.arrays.launch import launch_threads, on_device_of
@@ -352,7 +352,7 @@ def step_statistics(name: str, value: Any, x: DeviceArray, update: bool) -> Devi
 
 def share_memory(one: DeviceArray, other: DeviceArray) -> bool:
     """Return whether two arrays share memory."""
-    return device_array.share_memory(one.lib, one.array, other.array)
+    return bool(sharing(one.lib, one.array, other.array))
 
 
 def update_running(
